@@ -2,11 +2,9 @@
 
 import socket
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -29,13 +27,12 @@ from fleet.lead.places import ListedServers
 from fleet.lead.present_lead import PresentLead
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import FailedPrecondition, OperatorError
-from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
 from serving.http.hosts import host_rule, own_name
+from serving.http.listeners import bind
 
 LISTEN_REMEDY = "give another port: listen in the table [coordinator]"
 
-_HTTP_THREAD_COUNT = 4
 # The time between two looks of a coordinator that waits to lead.
 _STANDBY_SECONDS = 1.0
 
@@ -66,9 +63,9 @@ class FleetService:
         # If two routes have the same path, the first one answers.
         app = make_http_app([*api.routes, *self._engine.routes, refusal], HttpSettings())
         gate = self._gate(app)
-        self._http = fleet_http(app, gate, host, port)
+        self._http = fleet_http(gate, host, port)
         self._door = OperatorDoor(config.coordinator.operators)
-        self._operator_http = operator_http(app, gate, self._open_door)
+        self._operator_http = HttpServer(OperatorEntry(gate), self._open_door)
 
     @property
     def port(self) -> int | None:
@@ -204,30 +201,7 @@ async def _refuse_replicas(request: Request) -> Response:
     )
 
 
-def fleet_http(app: Starlette, gate: ASGIApp, host: str, port: int) -> HttpServer:
-    """Makes the HTTP of a coordinator, not yet started. Port 0: any that is free.
-
-    `gate` stands before `app`, behind the check of the host.
-    """
-    return HttpServer(
-        app,
-        entry=HostGuard(gate, host_rule((), host, own_name())),
-        host=host,
-        port=HttpPort(port, is_required=True),
-        blocking_thread_count=_HTTP_THREAD_COUNT,
-        remedy=LISTEN_REMEDY,
-    )
-
-
-def operator_http(
-    app: Starlette, gate: ASGIApp, open_listeners: Callable[[], list[socket.socket]]
-) -> HttpServer:
-    """Makes the HTTP of the operators' door, not yet started."""
-    return HttpServer(
-        app,
-        entry=OperatorEntry(gate),
-        host="",
-        port=HttpPort(None),
-        blocking_thread_count=_HTTP_THREAD_COUNT,
-        open_listeners=open_listeners,
-    )
+def fleet_http(app: ASGIApp, host: str, port: int) -> HttpServer:
+    """Makes the HTTP of a coordinator behind the check of the host, not yet started. Port 0: any that is free."""
+    guarded = HostGuard(app, host_rule((), host, own_name()))
+    return HttpServer(guarded, lambda: bind(host, port, LISTEN_REMEDY))

@@ -2,24 +2,19 @@
 
 import asyncio
 import json
-import sys
 from asyncio.events import TimerHandle
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from fleet.http.client_bytes import ByteShare
 from fleet.http.heads import TRANSFER_ENCODING_REMEDY, head_fault, without_upgrade
 from serving.http.listeners import has_unread_bytes
-
-CONNECTION_EXTENSION = "millpond.connection"
-"""The name of a request's connection among the extensions of its ASGI scope."""
 
 FIRST_REQUEST_SECONDS = 1.0
 """The longest that a stop waits for the first request of a new connection.
@@ -48,24 +43,6 @@ CHUNK_FRAMING_BYTES = 24
 """The bytes of a chunk beside its data: its size, two line ends, and a short extension."""
 
 
-NO_MEMORY = (
-    "no memory is left for the connection: clients take all of --request_memory_bytes; try again later, "
-    "or use another server"
-)
-
-CONNECTION_BYTES = 16 * 2**10
-"""The charge of a connection: its objects take 7 KB, and the task that answers a request as much."""
-
-REQUEST_BYTES = 6 * 2**10
-"""The charge of a request, beside its head and body. Its objects take 5 KB."""
-
-FIELD_BYTES = 160
-"""The charge of a field of a head, beside its name and value. Its objects take 120 bytes."""
-
-TARGET_COPY_COUNT = 4
-"""The copies of a request's target: as received, its path, the decoded path, and its query."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
     """The limits of one client."""
@@ -85,26 +62,8 @@ class ConnectionLimits:
     keep_alive_seconds: int = 75
     # A client that has taken nothing of its response for this long is gone or asleep.
     write_stall_seconds: float = 30.0
-    # Half of the 1,024 descriptors that a process commonly has; gRPC has the others.
+    # Half of the 1,024 descriptors that a process commonly has.
     connection_count_max: int = 512
-
-
-class Uncounted:
-    """The share of a server that has no budget."""
-
-    bytes = 0
-
-    def resize(self, bytes: int) -> bool:  # noqa: A002 (the name of `ByteShare`)
-        """Implements ByteShare: counts nothing."""
-        del bytes
-        return True
-
-
-class Holder(Protocol):
-    """A part of the budget that counts an answer."""
-
-    @property
-    def held_bytes(self) -> int: ...
 
 
 class Phase(Enum):
@@ -121,10 +80,6 @@ class GuardedConnection(HttpToolsProtocol):
     If there are too many connections, a new one replaces the connection that has been idle longest, unless
     that one's first request may be on its way. If none is idle, it replaces the connection whose body comes
     slowest. If there is no such connection either, it gets a 503.
-
-    All that a connection holds for its client is counted in a share of the clients' budget: its objects,
-    bytes that are not parsed, heads, bodies until a handler has them, and answers that the client has not
-    taken. If the budget has no room for it, it is not kept.
 
     Requests are answered in their order, also if a client sends many before it reads (pipelining). A
     refusal comes after the answers to the requests before it. Upgrade is ignored (RFC 9110, 7.8).
@@ -145,45 +100,25 @@ class GuardedConnection(HttpToolsProtocol):
         # Bytes that were received, and are not parsed yet.
         self._unread = b""
         self._piece: bytes | memoryview = b""
-        # In their order, each with the bytes that its head is counted with.
-        self._unanswered: deque[tuple[RequestResponseCycle, int]] = deque()
-        self._share = self.new_share()
-        self._given_share: ByteShare = Uncounted()
-        # The bytes of the request that is being received, or else of the last one.
-        self._request_bytes = 0
+        # In their order.
+        self._unanswered: deque[RequestResponseCycle] = deque()
         self._body_begin = 0.0
         self._body_received_bytes = 0
-        self._unsent_bytes = 0
-        # Counts the answer that is written next; set by its handler.
-        self.answer_hold: Holder | None = None
         # Sent once the requests before it are answered.
         self._refusal: bytes | None = None
         self._idle_since = 0.0
         self._head_timer: TimerHandle | None = None
         self._stall_timer: TimerHandle | None = None
         self._silence_timer: TimerHandle | None = None
-        # Called once the client is gone; set by the request that is being answered.
-        self.on_lost: Callable[[], None] | None = None
 
     @staticmethod
     def is_stopping() -> bool:
         """True if each response closes its connection, because the port is about to close."""
         return False
 
-    @staticmethod
-    def new_share() -> ByteShare:
-        """Makes the share of one connection."""
-        return Uncounted()
-
-    def begin_with(self, received: bytes, share: ByteShare) -> None:
-        """Hands a new connection the bytes that were read from its socket before, with their share."""
+    def begin_with(self, received: bytes) -> None:
+        """Hands a new connection the bytes that were read from its socket before."""
         self._unread = received
-        self._given_share = share
-
-    @property
-    def has_whole_request(self) -> bool:
-        """True if the last byte received ended a request."""
-        return self._phase is Phase.BETWEEN
 
     @property
     def is_idle(self) -> bool:
@@ -195,18 +130,6 @@ class GuardedConnection(HttpToolsProtocol):
     def idle_since(self) -> float:
         """The end of its last response, or its start, in seconds of the event loop's clock."""
         return self._idle_since
-
-    @property
-    def held_bytes(self) -> int:
-        """The bytes that it holds for its client now."""
-        total = CONNECTION_BYTES + len(self._unread) + self._unsent_bytes
-        # The parser keeps a name or value until it is complete.
-        total += self._head_bytes + min(max(0, self._framing_bytes), self.limits.head_bytes_max)
-        # uvicorn keeps the last request until the next one begins.
-        total += self._request_bytes
-        for cycle, head_bytes in self._unanswered:
-            total += head_bytes + sys.getsizeof(cycle.body)
-        return total
 
     @property
     def body_rate(self) -> float | None:
@@ -235,10 +158,6 @@ class GuardedConnection(HttpToolsProtocol):
         """
         return self.is_idle and self._had_its_time and not self._has_unread_bytes
 
-    async def wait_until_sent(self) -> None:
-        """Waits until the kernel has every byte written, or the client is gone."""
-        await self.flow.drain()
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Implements asyncio.Protocol."""
         super().connection_made(transport)
@@ -249,10 +168,6 @@ class GuardedConnection(HttpToolsProtocol):
         transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]
         self._idle_since = self.loop.time()
         self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_timed_out)
-        self._given_share.resize(0)
-        self._charge()
-        if self._is_refused:
-            return
         if not self._enforce_connection_limit():
             busy = f"all {self.limits.connection_count_max} connections are busy; try again later"
             self._refuse(503, busy)
@@ -264,10 +179,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._end_head_timer()
         self._end_stall_timer()
         self._end_silence_timer()
-        if self.on_lost is not None:
-            self.on_lost()
         super().connection_lost(exc)
-        self._share.resize(0)
 
     def shutdown(self) -> None:
         """Implements uvicorn's protocol for a stop of the server.
@@ -293,9 +205,6 @@ class GuardedConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Implements asyncio.Protocol: the client is slower than the response."""
         super().pause_writing()
-        counted_bytes = self.answer_hold.held_bytes if self.answer_hold is not None else 0
-        self._unsent_bytes = max(0, self.transport.get_write_buffer_size() - counted_bytes)
-        self._charge()
         self._end_stall_timer()
         self._stall_timer = self.loop.call_later(
             self.limits.write_stall_seconds, self.transport.abort
@@ -304,8 +213,6 @@ class GuardedConnection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """Implements asyncio.Protocol."""
         self._end_stall_timer()
-        self._unsent_bytes = 0
-        self._charge()
         super().resume_writing()
 
     def on_message_begin(self) -> None:
@@ -316,22 +223,13 @@ class GuardedConnection(HttpToolsProtocol):
         self._framing_bytes = 0
         self._body_piece_count = 0
         self._body_received_bytes = 0
-        self._request_bytes = REQUEST_BYTES
         super().on_message_begin()
-        # ASGI's place for a server's own additions.
-        self.scope["extensions"] = {CONNECTION_EXTENSION: self}  # type: ignore[dict-item]
-
-    def on_url(self, url: bytes) -> None:
-        """Implements the parser's callback."""
-        super().on_url(url)
-        self._request_bytes += TARGET_COPY_COUNT * len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Implements the parser's callback. Drops trailers, which no application here reads."""
         if self._is_refused or self._phase is Phase.BODY:
             return
         super().on_header(name, value)
-        self._request_bytes += len(name) + len(value) + FIELD_BYTES
         if len(self.headers) > self.limits.field_count_max:
             self._refuse(
                 431, f"the request has more than {self.limits.field_count_max} headers; send fewer"
@@ -356,7 +254,7 @@ class GuardedConnection(HttpToolsProtocol):
             self._phase = Phase.BODY
             lengths = [value for name, value in self.headers if name == b"content-length"]
             self._body_bytes_left = int(lengths[0]) if lengths else 0
-            self._unanswered.append((self.cycle, self._request_bytes))
+            self._unanswered.append(self.cycle)
             self._body_begin = self.loop.time()
             if self.is_stopping() or self._should_make_place():
                 # uvicorn closes the connection after the response, and announces it to the client.
@@ -384,7 +282,6 @@ class GuardedConnection(HttpToolsProtocol):
         self._unanswered.popleft()
         self._idle_since = self.loop.time()
         super().on_response_complete()
-        self._charge()
         self._send_due_refusal()
         if self._is_refused:
             return
@@ -404,7 +301,6 @@ class GuardedConnection(HttpToolsProtocol):
         """Parses as much as it may of what was received."""
         self._unset_keepalive_if_required()
         self._parse_received()
-        self._charge()
 
     def _parse_received(self) -> None:
         """Parses what was received, until as many requests wait as may wait."""
@@ -474,18 +370,6 @@ class GuardedConnection(HttpToolsProtocol):
                 self._parse(piece)
 
     # --- Bounds -----------------------------------------------------------------------------------
-
-    def _charge(self) -> None:
-        """Counts what it holds now. If clients have taken all, ends the connection, and what it holds.
-
-        Bodies are refused earlier (`MemoryHold`), so this happens only once their reserve is used up.
-        """
-        if self.transport.is_closing() or self._share.resize(self.held_bytes):
-            return
-        if self.is_idle and not self.flow.write_paused:
-            self._refuse(429, NO_MEMORY)
-        if not self.transport.is_closing():
-            self.transport.abort()
 
     def _enforce_connection_limit(self) -> bool:
         """Replaces another connection if there are too many; returns False if none can be replaced."""
@@ -611,18 +495,12 @@ class GuardedConnection(HttpToolsProtocol):
 def connection_class(
     limits: ConnectionLimits,
     is_stopping: Callable[[], bool] = lambda: False,
-    new_share: Callable[[], ByteShare] = Uncounted,
 ) -> type[GuardedConnection]:
     """Makes the class of one server's connections.
 
-    While `is_stopping` returns True, each response closes its connection. `new_share` returns a
-    connection's share of the clients' budget.
+    While `is_stopping` returns True, each response closes its connection.
     """
-    members = {
-        "limits": limits,
-        "is_stopping": staticmethod(is_stopping),
-        "new_share": staticmethod(new_share),
-    }
+    members = {"limits": limits, "is_stopping": staticmethod(is_stopping)}
     return type("LimitedConnection", (GuardedConnection,), members)
 
 

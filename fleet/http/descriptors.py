@@ -1,12 +1,13 @@
 """The number of connections that HTTP may have.
 
-Clients must not take the descriptors of versions and probes.
+Clients must not take the descriptors of probes, and of the calls to servers.
 """
 
 import resource
 
 PARTS = 6
-"""rpc/rpc/network.cc`), so the rest is for versions, logs and what libraries open."""
+"""The divisor of the process's descriptors that gives the part of each of HTTP's two loops. The rest is for
+calls to servers, the state, logs and libraries."""
 
 
 def connection_count_max(wanted: int, descriptor_limit: int | None = None) -> int:

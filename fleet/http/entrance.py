@@ -9,35 +9,19 @@ connections.
 import os
 import re
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from enum import Enum
-from typing import ClassVar
 
-from fleet.http.client_bytes import ByteShare
-from fleet.http.connections import (
-    CONNECTION_BYTES,
-    NO_MEMORY,
-    ConnectionLimits,
-    GuardedConnection,
-    Phase,
-    Uncounted,
-    connection_class,
-)
+from fleet.http.connections import ConnectionLimits, GuardedConnection, Phase, connection_class
 
-Adopt = Callable[[socket.socket, bytes, ByteShare], None]
-"""Takes a connection, the bytes that were read from it, and their share of the budget."""
+Adopt = Callable[[socket.socket, bytes], None]
+"""Takes a connection, and the bytes that were read from it."""
 
 LINE_BYTES_MAX = 1_024
 """The longest request line that is waited for. No probe has a longer one."""
 
 _METHODS = (b"GET ", b"HEAD ")
-# The probes of orchestrators and balancers, and what TensorFlow Serving's and KServe's users ask.
-_PROBE = re.compile(
-    rb"/healthz|/readyz|/metrics|/monitoring/prometheus/metrics"
-    rb"|/v2/health/(live|ready)|/v2/models/[^/]+(/versions/[^/]+)?/ready"
-    rb"|/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?",
-    re.IGNORECASE,
-)
+_PROBES = (b"/healthz", b"/metrics")
 _HAS_BODY = re.compile(rb"\n(content-length|transfer-encoding)[ \t]*:", re.IGNORECASE)
 
 
@@ -49,15 +33,15 @@ class Kind(Enum):
     OTHER = "anything else"
 
 
-def kind_of(received: bytes, head_bytes_max: int, also: Collection[bytes] = ()) -> Kind:
-    """The kind of the bytes that `received` begins with. Pure. `also` has further paths of probes."""
+def kind_of(received: bytes, head_bytes_max: int) -> Kind:
+    """The kind of the bytes that `received` begins with. Pure."""
     if not any(received.startswith(method[: len(received)]) for method in _METHODS):
         return Kind.OTHER
     line, line_end, _ = received.partition(b"\n")
     if not line_end:
         return Kind.UNKNOWN if len(line) < LINE_BYTES_MAX else Kind.OTHER
     path = line.split(b" ")[1].partition(b"?")[0]
-    if not _PROBE.fullmatch(path) and path not in also:
+    if path not in _PROBES:
         return Kind.OTHER
     end = head_end(received)
     if end == 0:
@@ -74,10 +58,8 @@ def head_end(received: bytes) -> int:
 class EntranceConnection(GuardedConnection):
     """A connection at the entrance. Gives it to `adopt` at the first request that is no probe."""
 
-    also: ClassVar[Collection[bytes]] = ()
-
     @staticmethod
-    def adopt(connection: socket.socket, received: bytes, share: ByteShare) -> None:
+    def adopt(connection: socket.socket, received: bytes) -> None:
         """Takes the connection to the other loop."""
         raise NotImplementedError
 
@@ -95,7 +77,7 @@ class EntranceConnection(GuardedConnection):
             self.flow.pause_reading()
             return
         self.flow.resume_reading()
-        kind = kind_of(self._unread, self.limits.head_bytes_max, self.also)
+        kind = kind_of(self._unread, self.limits.head_bytes_max)
         if kind is Kind.OTHER:
             self._hand_over()
             return
@@ -130,27 +112,16 @@ class EntranceConnection(GuardedConnection):
             self._refuse(503, "the server has no descriptor for this connection; try again later")
             return
         received, self._unread = self._unread, b""
-        share, self._share = self._share, self.new_share()
-        if not share.resize(CONNECTION_BYTES + len(received)):
-            os.close(copy)
-            self._refuse(429, NO_MEMORY)
-            return
         # Closes only this descriptor: the connection lives on with the other loop's.
         self.transport.abort()
         connection = socket.socket(fileno=copy)
         connection.setblocking(False)
-        self.adopt(connection, received, share)
+        self.adopt(connection, received)
 
 
 def entrance_class(
-    limits: ConnectionLimits,
-    is_stopping: Callable[[], bool],
-    adopt: Adopt,
-    probes: Collection[str] = (),
-    new_share: Callable[[], ByteShare] = Uncounted,
+    limits: ConnectionLimits, is_stopping: Callable[[], bool], adopt: Adopt
 ) -> type[EntranceConnection]:
-    """Makes the class of a server's connections at its entrance. `probes` has further paths."""
-    members = {"adopt": staticmethod(adopt), "also": frozenset(path.encode() for path in probes)}
-    return type(
-        "Entrance", (EntranceConnection, connection_class(limits, is_stopping, new_share)), members
-    )
+    """Makes the class of a server's connections at its entrance."""
+    bases = (EntranceConnection, connection_class(limits, is_stopping))
+    return type("Entrance", bases, {"adopt": staticmethod(adopt)})

@@ -1,4 +1,4 @@
-"""The HTTP server inside the server process: uvicorn on two threads, of which one answers probes."""
+"""The HTTP server of a coordinator: uvicorn on two threads, of which one answers probes."""
 
 import asyncio
 import contextlib
@@ -15,38 +15,25 @@ from typing import Any
 import anyio.to_thread
 import structlog
 import uvicorn
-from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from fleet.http.acceptor import Acceptor
-from fleet.http.client_bytes import ByteBudget, ByteShare
 from fleet.http.connections import (
     ConnectionLimits,
     GuardedConnection,
-    Uncounted,
     connection_class,
     make_place,
 )
 from fleet.http.descriptors import connection_count_max
 from fleet.http.entrance import entrance_class
-from serving.base.errors import OperatorError
-from serving.config.server_config import HttpPort
-from serving.http.listeners import (
-    BACKLOG,
-    REMEDY,
-    accept_waiting,
-    bind,
-    handed_in,
-    refuse_handshakes,
-)
+from serving.http.listeners import BACKLOG, accept_waiting, refuse_handshakes
 
 HTTP_NICE = 10
 """The priority of the HTTP threads and of the threads that they start.
 
-A scrape takes milliseconds of Python in one piece, and a request thread that needs that core should have
-it. If all cores are busy, nice 10 leaves a tenth of one core to probes. Nice 19 would leave a sixtieth, and
-a probe that waits for seconds restarts a busy server. Beside 600 requests a second and a scrape every 0.1
-s, the difference between nice 10 and 0 is too small to measure on two cores.
+The status of a large fleet takes tens of milliseconds of Python, and a request thread of a server on the
+same machine should have that core. If all cores are busy, nice 10 leaves a tenth of one core to probes.
+Nice 19 would leave a sixtieth, and a probe that waits for seconds restarts the coordinator.
 """
 
 ENTRANCE_CONNECTION_COUNT_MAX = 128
@@ -59,6 +46,9 @@ request, or after SILENT_SECONDS.
 PROBE_THREAD_COUNT = 2
 """The threads of probes whose handlers are not coroutines."""
 
+BLOCKING_THREAD_COUNT = 4
+"""The threads of all other handlers that are not coroutines."""
+
 RESPONSE_SECONDS = 2
 """The longest that running responses may take at a stop, after the requests have had their time."""
 
@@ -66,7 +56,7 @@ HANDSHAKE_SECONDS = 0.1
 """The longest that handshakes under way may take at a stop: a round trip of most networks."""
 
 DEATH_CONSEQUENCE = (
-    "the port is closed, so probes fail; gRPC goes on until the process is restarted"
+    "the port is closed, so probes fail; the fleet is led on until the process is restarted"
 )
 
 LAST_SECONDS = 0.1
@@ -86,11 +76,8 @@ class _EntranceServer(uvicorn.Server):
     uvicorn gets no listener, because the acceptor takes the place of asyncio's servers.
 
     Closing a listener resets the connections that the kernel has completed and `accept` has not taken.
-    So handshakes are refused first, then all connections are accepted, then the port closes. A
-    handed-in socket stays as it is: the connections that wait in it are the next server's.
+    So handshakes are refused first, then all connections are accepted, then the port closes.
     """
-
-    is_handed_in = False
 
     def __init__(self, config: uvicorn.Config, connection_count_max: int) -> None:
         super().__init__(config)
@@ -108,8 +95,7 @@ class _EntranceServer(uvicorn.Server):
         listeners = sockets or []
         # uvicorn's shutdown would miss a connection that is accepted at the last moment.
         await self._acceptor.close()
-        if not self.is_handed_in:
-            await self._accept_last(listeners)
+        await self._accept_last(listeners)
         await super().shutdown(sockets)
 
     async def _accept_last(self, listeners: Sequence[socket.socket]) -> None:
@@ -144,11 +130,11 @@ class _InnerServer(uvicorn.Server):
         self._has_all = asyncio.Event()
         self._adopting: set[asyncio.Task[None]] = set()
 
-    def adopt(self, connection: socket.socket, received: bytes, share: ByteShare) -> None:
-        """Takes a connection whose first bytes were read, and their share. Any thread."""
+    def adopt(self, connection: socket.socket, received: bytes) -> None:
+        """Takes a connection whose first bytes were read. Any thread."""
         assert self.loop is not None
         try:
-            self.loop.call_soon_threadsafe(self._adopt, connection, received, share)
+            self.loop.call_soon_threadsafe(self._adopt, connection, received)
         except RuntimeError:
             # The loop has ended.
             connection.close()
@@ -172,14 +158,14 @@ class _InnerServer(uvicorn.Server):
         self.config.timeout_graceful_shutdown = max(LAST_SECONDS, remaining)  # type: ignore[assignment]
         await super().shutdown(sockets)
 
-    def _adopt(self, connection: socket.socket, received: bytes, share: ByteShare) -> None:
-        task = asyncio.get_running_loop().create_task(self._connect(connection, received, share))
+    def _adopt(self, connection: socket.socket, received: bytes) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect(connection, received))
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
 
-    async def _connect(self, connection: socket.socket, received: bytes, share: ByteShare) -> None:
+    async def _connect(self, connection: socket.socket, received: bytes) -> None:
         protocol = _new_connection(self)
-        protocol.begin_with(received, share)
+        protocol.begin_with(received)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
 
 
@@ -192,7 +178,7 @@ def _new_connection(server: uvicorn.Server) -> GuardedConnection:
 
 
 class HttpServer:
-    """Serves one application on one port. Started and stopped once.
+    """Serves one application on its listeners. Started and stopped once.
 
     The thread `http-entrance` accepts connections and answers probes (`fleet.http.entrance`); the
     thread `http` answers everything else. Installs no signal handler and keeps nothing on disk.
@@ -200,102 +186,46 @@ class HttpServer:
 
     def __init__(
         self,
-        app: Starlette,
-        *,
-        host: str,
-        port: HttpPort,
-        blocking_thread_count: int,
-        entry: ASGIApp | None = None,
+        app: ASGIApp,
+        open_listeners: Callable[[], list[socket.socket]],
         limits: ConnectionLimits | None = None,
-        probes: Collection[str] = (),
-        nice: int = HTTP_NICE,
-        remedy: str = REMEDY,
-        open_listeners: Callable[[], list[socket.socket]] | None = None,
-        budget: ByteBudget | None = None,
     ) -> None:
-        """Binds nothing yet. `blocking_thread_count` is for handlers that are not coroutines.
-
-        `entry` gets each request first and passes other paths to `app`. If it is None, `app` gets all
-        requests. `probes` are paths that are answered at the entrance beside the usual ones. `remedy` says
-        what to do if the port is taken. `open_listeners` replaces `host` and `port`; the server owns the
-        sockets that it returns. The memory that connections hold for their clients is counted in `budget`.
-        """
-        self._app = app
+        """Opens nothing yet. The server owns the sockets that `open_listeners` returns."""
         self._open_listeners = open_listeners
-        self._remedy = remedy
-        self._host = host
-        self._wanted = port
-        self._blocking_thread_count = blocking_thread_count
-        self._nice = nice
         self._port: int | None = None
         self._is_stopping = False
         limits = limits or ConnectionLimits()
-        self._inner = _InnerServer(
-            _uvicorn_config(
-                entry or app,
-                connection_class(
-                    limits, self._stops, budget.call_share if budget is not None else Uncounted
-                ),
-                limits,
-            )
-        )
+        inner = connection_class(limits, self._stops)
+        self._inner = _InnerServer(_uvicorn_config(app, inner, limits))
         at_entrance = replace(
             limits, connection_count_max=connection_count_max(ENTRANCE_CONNECTION_COUNT_MAX)
         )
-        connections = entrance_class(
-            at_entrance,
-            self._stops,
-            self._inner.adopt,
-            probes,
-            # The connections' reserve is larger, so that requests for models leave a part of it to probes.
-            budget.connection_share if budget is not None else Uncounted,
-        )
+        connections = entrance_class(at_entrance, self._stops, self._inner.adopt)
         self._entrance = _EntranceServer(
-            _uvicorn_config(entry or app, connections, at_entrance),
-            at_entrance.connection_count_max,
+            _uvicorn_config(app, connections, at_entrance), at_entrance.connection_count_max
         )
         self._threads: list[threading.Thread] = []
 
     @property
     def port(self) -> int | None:
-        """The TCP port that the server listens on; None before `start`, and if no port could be bound."""
+        """The TCP port of the first listener; None before `start`, and if it listens on no TCP port."""
         return self._port
 
     def start(self) -> None:
-        """Binds the port, unless its sockets were handed in, and answers from now on.
-
-        Raises the errors of `bind` if the port was asked for; otherwise logs a warning.
-        """
-        if self._open_listeners is not None:
-            sockets = self._open_listeners()
-        elif self._wanted.number is None:
-            return
-        else:
-            sockets = self._bound(self._wanted.number)
+        """Opens the listeners, and answers from now on. Raises the errors of `open_listeners`."""
+        sockets = self._open_listeners()
         if not sockets:
             return
+        if sockets[0].family != socket.AF_UNIX:
+            self._port = sockets[0].getsockname()[1]
         log_uvicorn()
         self._start_thread("http", self._run_inner)
         self._start_thread("http-entrance", partial(self._run_entrance, sockets))
 
-    def _bound(self, number: int) -> list[socket.socket]:
-        """Binds the TCP port, and returns its listeners; none if it could not be bound and need not be."""
-        self._entrance.is_handed_in = bool(self._wanted.descriptors)
-        try:
-            sockets = handed_in(self._wanted.descriptors) or bind(self._host, number, self._remedy)
-        except OperatorError as error:
-            if self._wanted.is_required:
-                raise
-            _log.warning("http_off", reason=error.message)
-            return []
-        self._port = sockets[0].getsockname()[1]
-        return sockets
-
     def stop(self, response_seconds: float = RESPONSE_SECONDS) -> None:
         """Accepts no more connections and ends running responses within `response_seconds`.
 
-        Notifies endless responses. New connections still get their first request answered. Returns
-        at once; `join` waits.
+        New connections still get their first request answered. Returns at once; `join` waits.
         """
         loop = self._inner.loop
         if loop is None:
@@ -304,9 +234,6 @@ class HttpServer:
         self._inner.stop_deadline = loop.time() + response_seconds
         self._close_entrance(response_seconds)
         self._inner.should_exit = True
-        # The loop is closed if its thread has died.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._app.state.closing.set)
 
     def join(self, timeout_seconds: float = JOIN_SECONDS) -> bool:
         """Waits for the threads' end; returns False if a handler still runs at the timeout."""
@@ -336,8 +263,8 @@ class HttpServer:
 
     def _run_inner(self, is_up: threading.Event) -> None:
         try:
-            asyncio.run(self._serve(self._inner, [], self._blocking_thread_count, is_up))
-        except BaseException:  # noqa: BLE001 (a bug; gRPC goes on)
+            asyncio.run(self._serve(self._inner, [], BLOCKING_THREAD_COUNT, is_up))
+        except BaseException:  # noqa: BLE001 (a bug; the fleet is led on)
             _log.exception("http_server_died", consequence=DEATH_CONSEQUENCE)
         finally:
             is_up.set()
@@ -348,7 +275,7 @@ class HttpServer:
     def _run_entrance(self, sockets: list[socket.socket], is_up: threading.Event) -> None:
         try:
             asyncio.run(self._serve(self._entrance, sockets, PROBE_THREAD_COUNT, is_up))
-        except BaseException:  # noqa: BLE001 (a bug; gRPC goes on)
+        except BaseException:  # noqa: BLE001 (a bug; the fleet is led on)
             _log.exception("http_server_died", consequence=DEATH_CONSEQUENCE)
         finally:
             is_up.set()
@@ -377,10 +304,10 @@ class HttpServer:
 
     def _lower_priority(self) -> None:
         try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), HTTP_NICE)
         except OSError as error:
             # Probes are answered even if a sandbox refuses the priority.
-            _log.warning("http_priority_refused", requested=self._nice, reason=error.strerror)
+            _log.warning("http_priority_refused", requested=HTTP_NICE, reason=error.strerror)
 
 
 def _uvicorn_config(

@@ -5,12 +5,10 @@ raises MillpondError or starlette's HTTPException to refuse a request. Any other
 bug: 500, and one line in the log.
 """
 
-import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 import structlog
@@ -18,15 +16,12 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.base.errors import InternalError, MillpondError, StatusCode
-from serving.data_plane.requests import ByteBudget
-from serving.rpc.request_memory import MemoryBusy, MemoryHold
 
 BODY_BYTES_MAX = 64 * 2**20
 """The limit of one request's body, which is held in memory as a whole. It is far above the JSON that
@@ -53,34 +48,24 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class HttpSettings:
-    """The settings of all handlers, and of the REST applications.
+    """The settings of all handlers.
 
     `timeout_seconds` is the time from a request's head to its answer's head.
     """
 
     timeout_seconds: float = 30.0
-    has_cors: bool = False
     body_bytes_max: int = BODY_BYTES_MAX
-    budget: ByteBudget | None = None
 
 
 def make_http_app(routes: Sequence[BaseRoute], settings: HttpSettings) -> Starlette:
     """Makes the application of these routes. Handlers run on one of two HTTP threads.
 
-    A handler that blocks is a plain `def`, which starlette runs on a thread of its own. An endless
-    response polls `closes_within`.
+    A handler that blocks is a plain `def`, which starlette runs on a thread of its own.
     """
     middleware = [
         Middleware(HandlerGuard, timeout_seconds=settings.timeout_seconds),
-        Middleware(BodyLimit, bytes_max=settings.body_bytes_max, budget=settings.budget),
+        Middleware(BodyLimit, bytes_max=settings.body_bytes_max),
     ]
-    if settings.has_cors:
-        cors: dict[str, Any] = {
-            "allow_origins": ["*"],
-            "allow_methods": ["POST", "GET"],
-            "allow_headers": ["Content-Type"],
-        }
-        middleware.insert(0, Middleware(CORSMiddleware, **cors))
     app = Starlette(
         routes=routes,
         middleware=middleware,
@@ -91,7 +76,6 @@ def make_http_app(routes: Sequence[BaseRoute], settings: HttpSettings) -> Starle
     )
     # A client that asks for /readyz/ gets 404, not a redirect to /readyz.
     app.router.redirect_slashes = False
-    app.state.closing = asyncio.Event()
     return app
 
 
@@ -115,18 +99,6 @@ def error_response(message: str, status: int, headers: Mapping[str, str] | None 
 def http_status(code: StatusCode) -> int:
     """The HTTP status that TensorFlow Serving has for a gRPC status code. Pure."""
     return 200 if code is StatusCode.OK else _STATUS_BY_CODE.get(code, 500)
-
-
-async def closes_within(request: Request, seconds: float) -> bool:
-    """Waits up to `seconds`. Returns True as soon as the server closes, so that an endless response
-    can end.
-    """
-    closing: asyncio.Event = request.app.state.closing
-    try:
-        await asyncio.wait_for(closing.wait(), seconds)
-    except asyncio.TimeoutError:
-        return False
-    return True
 
 
 class HandlerGuard:
@@ -173,16 +145,11 @@ class HandlerGuard:
 
 
 class BodyLimit:
-    """Refuses bodies larger than `bytes_max`, before reading them if their length is declared.
+    """Refuses bodies larger than `bytes_max`, before reading them if their length is declared."""
 
-    Bodies count in `budget` until their requests are answered. A request without a body needs none of
-    the budget, so probes and scrapes are answered however little memory is left.
-    """
-
-    def __init__(self, app: ASGIApp, *, bytes_max: int, budget: ByteBudget | None = None) -> None:
+    def __init__(self, app: ASGIApp, *, bytes_max: int) -> None:
         self._app = app
         self._bytes_max = bytes_max
-        self._budget = budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -194,25 +161,16 @@ class BodyLimit:
             await error_response(too_large.detail, 413, too_large.headers)(scope, receive, send)
             return
         received_bytes = 0
-        hold = MemoryHold(self._budget)
 
         async def receive_counting() -> Message:
             nonlocal received_bytes
             message = await receive()
-            body = message.get("body", b"")
-            received_bytes += len(body)
+            received_bytes += len(message.get("body", b""))
             if received_bytes > self._bytes_max:
                 raise self._too_large()
-            try:
-                hold.grow(len(body))
-            except MemoryBusy as error:
-                raise HTTPException(429, error.message, {"Connection": "close"}) from error
             return message
 
-        try:
-            await self._app(scope, receive_counting, send)
-        finally:
-            hold.release()
+        await self._app(scope, receive_counting, send)
 
     def _too_large(self) -> HTTPException:
         message = f"the request's body is larger than {self._bytes_max} bytes; send less at a time"

@@ -11,7 +11,6 @@ import socket
 import struct
 import sys
 import termios
-from collections.abc import Iterable
 
 from serving.base.errors import InvalidConfig, Unavailable
 from serving.config.server_config import HttpPort
@@ -62,11 +61,6 @@ def bind(host: str, port: int, remedy: str = REMEDY) -> list[socket.socket]:
         raise error_class(
             f"cannot listen for HTTP on {host}:{port}: {_reason(error)}; {remedy}"
         ) from error
-
-
-def handed_in(descriptors: Iterable[int]) -> list[socket.socket]:
-    """Takes over the listening TCP sockets that the process was started with."""
-    return _without_delay([socket.socket(fileno=number) for number in descriptors])
 
 
 def _without_delay(listeners: list[socket.socket]) -> list[socket.socket]:

@@ -1,13 +1,10 @@
 """The limits on the memory of requests and replies, from the flags and the machine's memory.
 
-The data plane counts and refuses (`native/base/byte_budget.h`). Over HTTP, a `MemoryHold` counts the
-memory of one request in Python: its body until the workers have it, its answer until the client has
-it.
+The data plane counts and refuses (`native/base/byte_budget.h`).
 """
 
 from dataclasses import dataclass
 
-from serving.base.errors import MillpondError, StatusCode
 from serving.config.server_config import ServerConfig
 from serving.data_plane.requests import ByteBudget
 from serving.loading.memory_fit import UNLIMITED_BYTES
@@ -84,65 +81,3 @@ class RequestMemory:
 
     limits: RequestMemoryLimits
     budget: ByteBudget
-
-
-class MemoryBusy(MillpondError):
-    """No memory is left for a request or reply: 429, and the connection is closed."""
-
-    code = StatusCode.RESOURCE_EXHAUSTED
-
-
-class MemoryHold:
-    """One HTTP request's part of the budget. Call `release` in any case when the request ends.
-
-    Used on the event loop's thread. Without a budget, bytes are not counted.
-    """
-
-    def __init__(self, budget: ByteBudget | None) -> None:
-        self._budget = budget
-        self._share = budget.message_share() if budget is not None else None
-
-    @property
-    def held_bytes(self) -> int:
-        """The bytes that it has taken; 0 without a budget."""
-        return self._share.bytes if self._share is not None else 0
-
-    def check_fits(self, byte_count: int) -> None:
-        """Raises MemoryBusy if fewer bytes are left in the budget.
-
-        Takes no bytes, so a client that announces a body and does not send it blocks no other.
-        """
-        budget = self._budget
-        if budget is None or byte_count <= budget.limit_bytes - budget.in_use_bytes:
-            return
-        # The bytes would not fit now. Counts the refusal.
-        if not budget.message_share().resize(byte_count):
-            raise self._busy(byte_count)
-
-    def grow(self, byte_count: int) -> None:
-        """Takes more bytes of the budget. Raises MemoryBusy if it does not have them."""
-        if self._share is None or byte_count == 0:
-            return
-        if not self._share.resize(self._share.bytes + byte_count):
-            raise self._busy(byte_count)
-
-    def release(self) -> None:
-        """Gives all bytes back to the budget. A second call does nothing."""
-        if self._share is not None:
-            self._share.resize(0)
-
-    def _busy(self, byte_count: int) -> MemoryBusy:
-        assert self._budget is not None
-        total_bytes = self.held_bytes + byte_count
-        if total_bytes > self._budget.limit_bytes:
-            return MemoryBusy(
-                f"a request or reply of {total_bytes} bytes is larger than all of the "
-                f"{self._budget.limit_bytes} bytes of --request_memory_bytes; raise the flag, or "
-                "send less"
-            )
-        return MemoryBusy(
-            f"no memory is left for {byte_count} bytes: requests and replies under way take "
-            f"{self._budget.in_use_bytes} of the {self._budget.limit_bytes} bytes of "
-            "--request_memory_bytes; try again later, send or ask for less at a time, or use "
-            "another server"
-        )

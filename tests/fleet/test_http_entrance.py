@@ -14,8 +14,8 @@ from fleet.http.connections import ConnectionLimits
 from fleet.http.entrance import Kind, kind_of
 from fleet.http.server import ENTRANCE_CONNECTION_COUNT_MAX, HttpServer
 from serving.base.clock import SystemClock, seconds_since
-from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
+from serving.http.listeners import bind
 
 LIMITS = ConnectionLimits(connection_count_max=8)
 TIMEOUT_SECONDS = 60
@@ -34,21 +34,14 @@ OTHER = b"GET /thread HTTP/1.1\r\nHost: h\r\n\r\n"
         (b"G", Kind.UNKNOWN),
         (b"HEAD", Kind.UNKNOWN),
         (b"GET /healthz HTTP/1.1\r\nHost: h\r\n", Kind.UNKNOWN),
-        (b"GET /v1/models/m:predict HTTP/1.1", Kind.UNKNOWN),
+        (b"GET /fleet/status HTTP/1.1", Kind.UNKNOWN),
         (PROBE, Kind.PROBE),
         (PROBE + b"POST", Kind.PROBE),
         (PROBE.replace(b"GET", b"HEAD"), Kind.PROBE),
-        (PROBE.replace(b"/healthz", b"/readyz?model=m"), Kind.PROBE),
-        (PROBE.replace(b"/healthz", b"/v1/models/m"), Kind.PROBE),
-        (PROBE.replace(b"/healthz", b"/V1/models/m/versions/3"), Kind.PROBE),
-        (PROBE.replace(b"/healthz", b"/v2/health/live"), Kind.PROBE),
-        (PROBE.replace(b"/healthz", b"/v2/models/m/ready"), Kind.PROBE),
-        (PROBE.replace(b"/healthz", b"/metrics"), Kind.PROBE),
-        (PROBE.replace(b"/healthz", b"/my/metrics"), Kind.PROBE),
-        (PROBE.replace(b"/healthz", b"/v1/models/m/metadata"), Kind.OTHER),
-        (PROBE.replace(b"/healthz", b"/v1/models"), Kind.OTHER),
+        (PROBE.replace(b"/healthz", b"/metrics?a=b"), Kind.PROBE),
+        (PROBE.replace(b"/healthz", b"/healthz/more"), Kind.OTHER),
         (PROBE.replace(b"/healthz", b"/"), Kind.OTHER),
-        (PROBE.replace(b"/healthz", b"/v1/page"), Kind.OTHER),
+        (PROBE.replace(b"/healthz", b"/fleet/page"), Kind.OTHER),
         (PROBE.replace(b"Host", b"Content-Length: 3\r\nHost"), Kind.OTHER),
         (PROBE.replace(b"Host", b"transfer-encoding : chunked\r\nHost"), Kind.OTHER),
         (b"P", Kind.OTHER),
@@ -59,7 +52,7 @@ OTHER = b"GET /thread HTTP/1.1\r\nHost: h\r\n\r\n"
     ],
 )
 def test_kind_of_request_is_known_by_its_head(received: bytes, kind: Kind) -> None:
-    assert kind_of(received, 400, [b"/my/metrics"]) is kind
+    assert kind_of(received, 400) is kind
 
 
 # --- A server -------------------------------------------------------------------------------------
@@ -111,17 +104,13 @@ def server(held: Held, limits: ConnectionLimits) -> Iterator[HttpServer]:
         Route("/hold", hold, methods=["POST"]),
         Route("/wait", wait),
         Route("/healthz", healthz),
-        Route("/mine", healthz),
-        Route("/hold-entrance", hold),
+        Route("/metrics", hold),
         Route("/thread", healthz, methods=["GET", "POST"]),
     ]
     made = HttpServer(
         make_http_app(routes, HttpSettings()),
-        host="127.0.0.1",
-        port=HttpPort(0),
-        blocking_thread_count=2,
-        limits=limits,
-        probes=["/mine", "/hold-entrance"],
+        lambda: bind("127.0.0.1", 0),
+        limits,
     )
     made.start()
     yield made
@@ -166,7 +155,7 @@ def responses(connection: socket.socket, count: int) -> bytes:
 
 def test_probes_have_a_thread_of_their_own(server: HttpServer) -> None:
     with connect(server) as connection:
-        assert ask(connection, "/healthz") == ask(connection, "/mine") == "http-entrance"
+        assert ask(connection, "/healthz") == "http-entrance"
     with connect(server) as connection:
         assert ask(connection, "/thread") == "http"
 
@@ -234,7 +223,7 @@ def test_burst_of_new_connections_loses_none(
     assert limits.connection_count_max > BURST_COUNT
     with ExitStack() as clients:
         holder = clients.enter_context(socket_to(server))
-        holder.sendall(PROBE.replace(b"/healthz", b"/hold-entrance"))
+        holder.sendall(PROBE.replace(b"/healthz", b"/metrics"))
         assert held.is_held.wait(TIMEOUT_SECONDS)
         burst = [clients.enter_context(socket_to(server)) for _ in range(BURST_COUNT)]
         for client in burst:

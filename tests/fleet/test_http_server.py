@@ -23,28 +23,13 @@ from structlog.testing import capture_logs
 
 from fleet.http.server import HttpServer, LoopErrorLog, StructlogHandler
 from serving.base.errors import InvalidConfig, Unavailable
-from serving.config.server_config import HttpPort
-from serving.http.app import HttpSettings, closes_within, make_http_app
+from serving.http.app import HttpSettings, make_http_app
 from serving.http.listeners import accept_waiting, bind, refuse_handshakes
-
-FREE = HttpPort(0)
 
 
 async def hello(request: Request) -> Response:
     del request
     return Response(b"hello")
-
-
-async def events(request: Request) -> Response:
-    """Sends an endless response, like the page's."""
-
-    async def parts() -> AsyncIterator[bytes]:
-        yield b"first "
-        while not await closes_within(request, 60):
-            yield b"more "
-        yield b"last"
-
-    return StreamingResponse(parts())
 
 
 MakeServer = Callable[..., HttpServer]
@@ -54,9 +39,9 @@ MakeServer = Callable[..., HttpServer]
 def make_server() -> Iterator[MakeServer]:
     servers: list[HttpServer] = []
 
-    def make(*routes: Route, host: str = "127.0.0.1", port: HttpPort = FREE) -> HttpServer:
+    def make(*routes: Route, host: str = "127.0.0.1") -> HttpServer:
         app = make_http_app([Route("/hello", hello), *routes], HttpSettings())
-        servers.append(HttpServer(app, host=host, port=port, blocking_thread_count=2))
+        servers.append(HttpServer(app, lambda: bind(host, 0)))
         return servers[-1]
 
     yield make
@@ -104,13 +89,26 @@ def test_http_server_leaks_no_thread_or_descriptor(make_server: MakeServer) -> N
 
 
 def test_http_server_stop_completes_long_responses(make_server: MakeServer) -> None:
-    server = make_server(Route("/events", events))
+    may_end = threading.Event()
+
+    async def long(request: Request) -> Response:
+        del request
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"first "
+            assert await asyncio.to_thread(may_end.wait, 60)
+            yield b"last"
+
+        return StreamingResponse(parts())
+
+    server = make_server(Route("/long", long))
     server.start()
     with connect(server) as connection:
-        connection.request("GET", "/events")
+        connection.request("GET", "/long")
         response = connection.getresponse()
         assert response.read(6) == b"first "
-        server.stop()
+        server.stop(60)
+        may_end.set()
         assert response.read() == b"last"
     assert server.join(10)
 
@@ -122,26 +120,6 @@ def test_http_server_stop_refuses_new_connections(make_server: MakeServer) -> No
     assert server.join(10)
     with pytest.raises(ConnectionRefusedError):
         get(server)
-
-
-def test_handed_in_http_socket_outlives_its_servers(make_server: MakeServer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        number = held.getsockname()[1]
-
-        def start_next() -> HttpServer:
-            port = HttpPort(number, descriptors=(os.dup(held.fileno()),))
-            server = make_server(port=port)
-            server.start()
-            return server
-
-        first = start_next()
-        assert (first.port, get(first)) == (number, (200, b"hello"))
-        first.stop()
-        assert first.join(10)
-        with connect(first) as waiting:
-            waiting.request("GET", "/hello")
-            start_next()
-            assert waiting.getresponse().read() == b"hello"
 
 
 def test_http_server_stop_answers_unaccepted(
@@ -264,14 +242,6 @@ def test_http_server_that_was_never_started_stops(make_server: MakeServer) -> No
     assert server.join()
 
 
-def test_http_server_without_port_starts_nothing(make_server: MakeServer) -> None:
-    before = set(threading.enumerate())
-    server = make_server(port=HttpPort(None))
-    server.start()
-    assert server.port is None
-    assert set(threading.enumerate()) == before
-
-
 def test_http_server_keeps_signals_lowers_own_thread(
     make_server: MakeServer,
 ) -> None:
@@ -341,28 +311,6 @@ def test_http_server_listens_on_all_addresses_of_name(make_server: MakeServer) -
     server = make_server(host="localhost")
     server.start()
     assert get(server, host="localhost") == (200, b"hello")
-
-
-def test_http_server_skips_taken_default_port(
-    make_server: MakeServer,
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        server = make_server(port=HttpPort(port, is_required=False))
-        with capture_logs() as logs:
-            server.start()
-    assert server.port is None
-    assert [(log["event"], log["log_level"]) for log in logs] == [("http_off", "warning")]
-    assert f":{port}: Address already in use" in logs[0]["reason"]
-
-
-def test_http_server_taken_chosen_port_is_error(
-    make_server: MakeServer,
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        server = make_server(port=HttpPort(taken.getsockname()[1]))
-        with pytest.raises(Unavailable, match="cannot listen for HTTP"):
-            server.start()
 
 
 # --- The log --------------------------------------------------------------------------------------

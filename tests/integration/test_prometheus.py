@@ -16,8 +16,8 @@ import pytest
 from fleet.http.server import HttpServer
 from serving.base.clock import NS_PER_SECOND
 from serving.base.protos import predict_pb2
-from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
+from serving.http.listeners import bind
 from serving.monitoring.collector import MetricsExposition
 from serving.monitoring.metrics_routes import PATHS, metrics_routes
 from serving.monitoring.request_metrics import LATENCY_EDGES_NS
@@ -86,9 +86,7 @@ def fake_fed(tmp_path: Path, statistics: FakeRequestStatistics) -> Iterator[Prom
     routes = metrics_routes(MetricsExposition(fake_parts(statistics=statistics)))
     http = HttpServer(
         make_http_app(routes, HttpSettings()),
-        host="127.0.0.1",
-        port=HttpPort(0),
-        blocking_thread_count=1,
+        lambda: bind("127.0.0.1", 0),
     )
     http.start()
     try:

@@ -11,8 +11,8 @@ from fleet.http.server import HttpServer
 from loadtest.drive.http_visitors import PagePolls, Visitor, scrape, visited
 from serving.base.clock import SystemClock
 from serving.base.errors import Unavailable
-from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
+from serving.http.listeners import bind
 from serving.monitoring.collector import MetricsExposition
 from tests.unit.fakes.monitored import fake_parts
 
@@ -43,9 +43,7 @@ def pages() -> Iterator[Pages]:
         make_http_app(
             [Route("/v1/page", pages.page), Route("/metrics", pages.metrics)], HttpSettings()
         ),
-        host="127.0.0.1",
-        port=HttpPort(0),
-        blocking_thread_count=1,
+        lambda: bind("127.0.0.1", 0),
     )
     server.start()
     pages.url = f"http://127.0.0.1:{server.port}"

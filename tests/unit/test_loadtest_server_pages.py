@@ -8,8 +8,8 @@ from starlette.routing import Route
 from fleet.http.server import HttpServer
 from loadtest.measure.server_pages import Metrics, ServerPages
 from serving.base.errors import Unavailable
-from serving.config.server_config import HttpPort
 from serving.http.app import HttpSettings, make_http_app
+from serving.http.listeners import bind
 
 PAGE = """\
 # HELP serving_requests_total Requests.
@@ -37,9 +37,7 @@ def url() -> Iterator[str]:
     routes = [Route("/metrics", metrics), Route("/v1/swaps", swaps)]
     server = HttpServer(
         make_http_app(routes, HttpSettings()),
-        host="127.0.0.1",
-        port=HttpPort(0),
-        blocking_thread_count=1,
+        lambda: bind("127.0.0.1", 0),
     )
     server.start()
     yield f"http://127.0.0.1:{server.port}"

@@ -15,11 +15,8 @@ from uvicorn.server import ServerState
 from fleet.http.connections import (
     ConnectionLimits,
     GuardedConnection,
-    Uncounted,
     connection_class,
 )
-from serving.data_plane.requests import ByteShare
-from tests.unit.fakes.requests import FakeByteBudget
 
 LIMITS = ConnectionLimits(
     head_bytes_max=200,
@@ -90,8 +87,6 @@ class FakeTransport:
     is_aborted: bool = False
     is_reading: bool = True
     buffer_limits: dict[str, int] = field(default_factory=dict)
-    # The bytes that the client has not taken.
-    unsent_bytes: int = 0
     # The server's end, if the kernel has a part in the test.
     server_end: socket.socket | None = None
 
@@ -101,9 +96,6 @@ class FakeTransport:
 
     def set_write_buffer_limits(self, **limits: int) -> None:
         self.buffer_limits = limits
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent_bytes
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -141,16 +133,10 @@ class FakeTransport:
 class Connections:
     """The connections of one server."""
 
-    def __init__(
-        self, limits: ConnectionLimits = LIMITS, budget: FakeByteBudget | None = None
-    ) -> None:
+    def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
         self.loop = FakeLoop()
         self._is_stopping = False
-        self.connection_class = connection_class(
-            limits,
-            lambda: self._is_stopping,
-            budget.call_share if budget is not None else Uncounted,
-        )
+        self.connection_class = connection_class(limits, lambda: self._is_stopping)
         self._state = ServerState()
         # The application got these.
         self.scopes: list[Any] = []
@@ -168,9 +154,7 @@ class Connections:
         self._config.load()
 
     def connect(
-        self,
-        server_end: socket.socket | None = None,
-        begin_with: tuple[bytes, ByteShare] | None = None,
+        self, server_end: socket.socket | None = None
     ) -> tuple[GuardedConnection, FakeTransport]:
         connection = self.connection_class(
             config=self._config,
@@ -178,8 +162,6 @@ class Connections:
             app_state={},
             _loop=cast(AbstractEventLoop, self.loop),
         )
-        if begin_with is not None:
-            connection.begin_with(*begin_with)
         transport = FakeTransport(server_end=server_end)
         connection.connection_made(cast(Transport, transport))
         return connection, transport
