@@ -95,12 +95,12 @@ class Connection final : public CallCarrier, private SessionEvents {
   bool CheckTimes(int64_t now_ns);
   // See ConnectionLife: false while the client is still connecting.
   bool IsSettled(int64_t now_ns);
-  // Asks the client to open no more streams. The streams that it had sent by then are answered;
-  // later ones are refused so that the client sends them elsewhere (RFC 9113, 6.8). A connection
-  // that is not settled is left as it is.
+  // Asks the client to open no more streams. Streams are answered until the client has seen that,
+  // or ConnectionLife::kLeaveNs has passed. Later ones are refused then, so that the client sends
+  // them elsewhere (RFC 9113, 6.8). A connection that is not settled is left as it is.
   void AskToGo(int64_t now_ns);
-  // Refuses all later streams, also of a client that has not read that. Closes a connection that is
-  // not settled: a connection that ends without a word hangs no client.
+  // Refuses all later streams, even if the client has not seen that it is to go. Closes a
+  // connection that is not settled: a connection that ends without a word hangs no client.
   void RefuseNewStreams(int64_t now_ns);
   // True if a request is arriving, of which a part came after `since_ns`.
   bool IsReceiving(int64_t since_ns);

@@ -168,7 +168,7 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<RunnableCall>& call
   }
   self->busy_since_ns.store(begin_ns);
   {
-    CallInTurn request(call);
+    CallBeingAnswered request(call);
     QueueOfThread queue(this, self);
     servable::AnswerRequests(&request, &queue);
     self->busy_since_ns.store(0);
@@ -201,7 +201,7 @@ std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::Take(
 std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeQueued(
     servable::BatchKey key, size_t bytes_max) {
   std::shared_ptr<RunnableCall> call = threads_.queue_.TakeFor(key, bytes_max);
-  return call == nullptr ? nullptr : std::make_unique<CallInTurn>(std::move(call));
+  return call == nullptr ? nullptr : std::make_unique<CallBeingAnswered>(std::move(call));
 }
 
 bool RequestThreads::LeaveIfSuperfluous(Thread* self) {
@@ -231,7 +231,7 @@ void RequestThreads::Watch() {
                                   [this] { return is_stopping_.load(); })) {
     const int64_t now_ns = base::MonotonicNs();
     ReapThreads();
-    ShareThreads(now_ns);
+    LookAtLongRuns(now_ns);
     Relieve();
     lock.unlock();
     RunDueAwaiting(now_ns);
@@ -259,7 +259,7 @@ void RequestThreads::Relieve() {
   }
 }
 
-void RequestThreads::ShareThreads(int64_t now_ns) {
+void RequestThreads::LookAtLongRuns(int64_t now_ns) {
   std::map<std::string, size_t> long_run_counts;
   for (const auto& thread : threads_) {
     if (!thread->IsStalled(now_ns)) continue;
@@ -269,12 +269,18 @@ void RequestThreads::ShareThreads(int64_t now_ns) {
     if (now_ns >= thread->call->run_context().deadline_ns) thread->call->Cancel(now_ns);
     long_run_counts[thread->call->PeekModelName()] += 1;
   }
+  ShareThreads(long_run_counts, now_ns);
+}
+
+void RequestThreads::ShareThreads(const std::map<std::string, size_t>& long_run_counts,
+                                  int64_t now_ns) {
   std::set<std::string> models;
   for (const auto& [model, count] : long_run_counts) {
     if (count >= share_of_model_) models.insert(model);
   }
   if (!models.empty() || queue_.has_paused()) queue_.SetPausedModels(std::move(models), now_ns);
-  // A run may last longer than those before it, and the queue may have released a request.
+  // The queue may be worth a wake-up by now: a run lasts longer than those before it, or a request
+  // was released.
   if (queue_.size() > 0 && idle_count_.load() > 0) source_->Wake();
 }
 

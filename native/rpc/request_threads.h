@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -174,8 +176,11 @@ class RequestThreads final : public AwaitingCalls {
 
   // On the watchdog.
   void Watch();
-  void Relieve();                     // needs mutex_
-  void ShareThreads(int64_t now_ns);  // needs mutex_
+  void Relieve();  // needs mutex_
+  // Both need mutex_. The first ends the long runs whose deadline has passed, and has the queue
+  // hold back the models that have their share of the threads.
+  void LookAtLongRuns(int64_t now_ns);
+  void ShareThreads(const std::map<std::string, size_t>& long_run_counts, int64_t now_ns);
   void RunDueAwaiting(int64_t now_ns);
   void ReapThreads();  // needs mutex_
 

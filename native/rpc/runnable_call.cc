@@ -79,7 +79,7 @@ void RunnableCall::Handle() {
   End(std::move(end));
 }
 
-void RunnableCall::EndTurn() {
+void RunnableCall::EndAnswering() {
   // An answer may take long to read; the request is not needed for that.
   if (!awaited_) return FreeRequest();
   const Awaited awaited = *awaited_;

@@ -37,7 +37,8 @@ class RunnableCall : public Call {
   servable::BatchKey batch_key() const { return batch_key_; }
   bool is_compressed() const { return message_.is_compressed(); }
   size_t message_bytes() const { return message_.bytes() / method_->bytes_per_run_byte; }
-  // Instead of a turn: ends the call with `status`, and tells the client when to try again.
+  // Instead of an answer by the handler: ends the call with `status`, and tells the client when to
+  // try again.
   void Refuse(const base::Status& status);
 
  protected:
@@ -50,30 +51,30 @@ class RunnableCall : public Call {
   void FreeRequest();  // the message and the headers
 
  private:
-  friend class CallInTurn;
+  friend class CallBeingAnswered;
 
   // Returns null if the call is answered.
   std::unique_ptr<servable::WaitingRequest> MakeRequest();
   // Frees the request, or puts it aside if its handler asked for that.
-  void EndTurn();
+  void EndAnswering();
   // Returns the start of a message that is not read yet and compressed; "" of any other.
   std::string StartOfMessage() const;
 
   servable::BatchKey batch_key_ = servable::kNoBatchKey;
 };
 
-// A call while a thread answers it. Its turn ends with the object.
+// A call while a thread answers it, which ends with the object.
 //
 // Thread: one, which answers the call.
-class CallInTurn final : public servable::WaitingRequest {
+class CallBeingAnswered final : public servable::WaitingRequest {
  public:
-  explicit CallInTurn(std::shared_ptr<RunnableCall> call) : call_(std::move(call)) {}
-  ~CallInTurn() override {
+  explicit CallBeingAnswered(std::shared_ptr<RunnableCall> call) : call_(std::move(call)) {}
+  ~CallBeingAnswered() override {
     steps_.reset();
-    call_->EndTurn();
+    call_->EndAnswering();
   }
-  CallInTurn(const CallInTurn&) = delete;
-  CallInTurn& operator=(const CallInTurn&) = delete;
+  CallBeingAnswered(const CallBeingAnswered&) = delete;
+  CallBeingAnswered& operator=(const CallBeingAnswered&) = delete;
 
   servable::PreparedRun* Prepare() override {
     steps_ = call_->MakeRequest();

@@ -42,7 +42,7 @@ constexpr int64_t kEndPollNs = 1'000'000;
 
 // How long a client may take to leave once its last call is answered: above a round trip to any,
 // and what a socket still holds of its reply. A client that is gone without a word costs this.
-constexpr int64_t kLeaveNs = 1'000'000'000;
+constexpr int64_t kQuietWaitNs = 1'000'000'000;
 
 // How long a stop waits for clients that connect just now: one that has not finished then is
 // closed.
@@ -326,12 +326,12 @@ bool Server::State::Drain(ServerShared* whose, int64_t drain_ns) {
   AskToGo(*whose, std::min(left_ns(), kConnectingNs));
   // A client sends until it has read that it is to go. Its connection ends when its calls are
   // answered and it has nothing more to send.
-  WaitForQuiet(*whose, std::min(left_ns(), kLeaveNs));
+  WaitForQuiet(*whose, std::min(left_ns(), kQuietWaitNs));
   // Later streams are refused, so that no call begins once the last one has ended.
   network.RefuseNewStreams(*whose);
   const bool are_over = WaitForLastCall(*whose, left_ns());
   whose->is_cut_short = !are_over;
-  if (are_over && drain_ns > 0) WaitForQuiet(*whose, kLeaveNs);
+  if (are_over && drain_ns > 0) WaitForQuiet(*whose, kQuietWaitNs);
   return are_over;
 }
 

@@ -22,7 +22,7 @@ class StreamCall final : public RunnableCall {
 
   CallAccount* account() { return &account_; }
   // Handles what has come: the request, or the next of many messages. Returns true for a request to
-  // a model that was admitted: a thread that runs requests is to answer it (CallInTurn).
+  // a model that was admitted: a thread that runs requests is to answer it (CallBeingAnswered).
   bool Arrive();
   // The connection ends the call itself, with `code`. The memory of a request that is still
   // arriving is free before the client learns of the end.

@@ -109,7 +109,7 @@ TEST_F(CallTest, RequestToAModelIsHandledInItsTurn) {
   ASSERT_TRUE(call->Arrive());
   EXPECT_EQ(text, "");
   EXPECT_EQ(in_flight_count(), 1);
-  EXPECT_EQ(CallInTurn(call).Prepare(), nullptr);
+  EXPECT_EQ(CallBeingAnswered(call).Prepare(), nullptr);
   EXPECT_EQ(text, "question");
   EXPECT_EQ(in_flight_count(), 0);
   EXPECT_TRUE(call->is_over());
@@ -143,11 +143,11 @@ TEST_F(CallTest, RequestThatAwaitsAVersionHasAnotherTurn) {
   };
   const auto call = NewCall("question");
   ASSERT_TRUE(call->Arrive());
-  CallInTurn(call).Prepare();
+  CallBeingAnswered(call).Prepare();
   ASSERT_EQ(awaiting_.calls, std::vector<std::shared_ptr<RunnableCall>>{call});
   EXPECT_FALSE(call->is_over());
   awaits = false;
-  CallInTurn(awaiting_.calls[0]).Prepare();
+  CallBeingAnswered(awaiting_.calls[0]).Prepare();
   EXPECT_TRUE(call->is_over());
   EXPECT_EQ(awaiting_.calls.size(), 1U);
 }
@@ -160,7 +160,7 @@ TEST_F(CallTest, RequestWithoutAPlaceToWaitIsAnswered) {
   };
   const auto call = NewCall("question");
   ASSERT_TRUE(call->Arrive());
-  CallInTurn(call).Prepare();
+  CallBeingAnswered(call).Prepare();
   EXPECT_EQ(LastAnswer().status.code(), base::Code::kNotFound);
 }
 
@@ -240,7 +240,7 @@ TEST_F(ModelCallTest, IsTracedAndSampledAfterItsAnswerIsWritten) {
   const auto call =
       NewCall(testing::PredictMessage(testing::ModelSpecMessage("m"), {{"x", "tensor"}}));
   ASSERT_TRUE(call->Arrive());
-  CallInTurn turn(call);
+  CallBeingAnswered turn(call);
   servable::PreparedRun* const run = turn.Prepare();
   ASSERT_NE(run, nullptr);
   servable::RunAlone(run);

@@ -98,7 +98,7 @@ class Streams final : public CallCarrier {
   void HandleDue() {
     while (!context_.due.empty()) {
       for (auto& call : std::exchange(context_.due, {})) {
-        if (call->Arrive()) CallInTurn(call).Prepare();
+        if (call->Arrive()) CallBeingAnswered(call).Prepare();
       }
       (void)table_.TakeClosed();
     }

@@ -71,7 +71,7 @@ class Peer {
     }
     return calls.at(0);
   }
-  void Answer() { EXPECT_EQ(CallInTurn(call_).Prepare(), nullptr); }
+  void Answer() { EXPECT_EQ(CallBeingAnswered(call_).Prepare(), nullptr); }
   void SendHeld() { call_->SendHeld(); }
   EchoHandler& handler() { return handler_; }
   bool HasBytes() const {
