@@ -8,8 +8,8 @@ the callers and with the fakes of the tests. An argument has the type `Any` if e
 only objects of its own there.
 
 Calls that read files, load, run, wait or destroy release the GIL. Shorter ones keep it, although some take
-many microseconds: `SavedModelLoad.finish`, `RestWorkers.start`, and the reads of a version's figures, such
-as `Servable.statistics` and `MethodStatistics.phase`.
+many microseconds: `SavedModelLoad.finish`, and the reads of a version's figures, such as
+`Servable.statistics` and `MethodStatistics.phase`.
 
 Failures of the data plane raise `StatusError(code, message)` with the number of the gRPC status code:
 "raises NOT_FOUND" stands for that. A value of a wrong type raises TypeError. Sizes are in bytes, and times

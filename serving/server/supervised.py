@@ -5,11 +5,14 @@ wait of a standby process until it is to serve.
 import os
 import signal
 from collections.abc import Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING
 
 from serving.base.errors import InvalidConfig
-from serving.data_plane.plane import DataPlane
 from serving.supervisor.child_process import RESTART_COUNT_VARIABLE, STANDBY_VARIABLE
 from serving.supervisor.crash_page import DESCRIPTOR_VARIABLE
+
+if TYPE_CHECKING:  # `millpond serve --help` imports this module, and none of the data plane.
+    from serving.data_plane.plane import DataPlane
 
 
 def wait_as_standby(environment: MutableMapping[str, str], load: Callable[[], object]) -> None:
@@ -35,7 +38,7 @@ def wait_as_standby(environment: MutableMapping[str, str], load: Callable[[], ob
     environment[RESTART_COUNT_VARIABLE] = line.decode().strip()
 
 
-def open_crash_page(plane: DataPlane, environment: MutableMapping[str, str]) -> None:
+def open_crash_page(plane: "DataPlane", environment: MutableMapping[str, str]) -> None:
     """Opens the page that the supervisor handed in; does nothing without a supervisor.
 
     Raises InvalidConfig if the variable is not a number, and the data plane's error if the page is of
