@@ -105,6 +105,8 @@ class _Loop:
         self._places = threading.BoundedSemaphore(ANSWERED_AT_ONCE)
         # Made by `start`, because a loop holds descriptors.
         self._loop: asyncio.AbstractEventLoop | None = None
+        # Not `loop.stop`, which is lost if it comes before the loop runs.
+        self._has_ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         # Daemons, because a handler that never returns must not keep the process from ending.
         self._threads = [
@@ -123,7 +125,7 @@ class _Loop:
             if self._threads[0].ident is None:
                 loop.close()
             else:
-                loop.call_soon_threadsafe(loop.stop)
+                loop.call_soon_threadsafe(self._has_ended.set)
             raise
 
     def stop(self) -> None:
@@ -147,23 +149,20 @@ class _Loop:
                     self._places.release()
                 else:
                     self._loop.call_soon_threadsafe(self._begin, call)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._has_ended.set)
 
     def _answer_all(self) -> None:
         assert self._loop is not None
         _lower_priority(self._nice)
         try:
-            self._loop.run_until_complete(self._set_thread_count())
-            self._loop.run_forever()
-            self._loop.run_until_complete(self._end_tasks())
+            self._loop.run_until_complete(self._answer_until_ended())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         finally:
             self._loop.close()
 
-    async def _set_thread_count(self) -> None:
+    async def _answer_until_ended(self) -> None:
         anyio.to_thread.current_default_thread_limiter().total_tokens = self._blocking_thread_count
-
-    async def _end_tasks(self) -> None:
+        await self._has_ended.wait()
         for task in self._tasks:
             task.cancel()
         if self._tasks:

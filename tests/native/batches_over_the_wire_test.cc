@@ -201,11 +201,15 @@ TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsDuringSwaps) {
   constexpr int kClients = 4;
   constexpr int kRounds = 25;
   std::atomic<int> active_count{kClients};
+  std::atomic<int64_t> answer_count{0};
   // Written by `swaps`.
   int64_t swap_count = 0;
   int64_t joined_count = 0;
   std::thread swaps([&] {
     for (int64_t version = 2; active_count > 0 && version < 50; ++version) {
+      // Each version answers before the next one comes, however late the clients begin.
+      const int64_t seen_count = answer_count;
+      while (answer_count == seen_count && active_count > 0) std::this_thread::yield();
       const auto before = entries_.back();
       Publish(version);
       EXPECT_TRUE(servable::RetireVersion(map_, "m", version - 1).ok());
@@ -237,6 +241,7 @@ TEST_F(BatchesOverTheWireTest, ClientsAtOnceGetTheirOwnRowsDuringSwaps) {
         EXPECT_GT(version, 0) << answer->second.trailers;
         const std::lock_guard<std::mutex> lock(versions_mutex);
         versions.insert(version);
+        answer_count += 1;
         stream += 2;
       }
     }

@@ -1,8 +1,10 @@
 """The requests over HTTP that Python answers, without the data plane."""
 
+import queue
 import threading
 from collections.abc import Iterator
 
+import anyio.to_thread
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -96,6 +98,28 @@ def test_threads_end_with_the_data_planes_last_request() -> None:
     world.front.start()
     world.grpc.shutdown_http(0)
     assert world.front.join(TIMEOUT_SECONDS)
+
+
+def test_front_that_ends_while_its_loops_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    takers = queue.SimpleQueue[threading.Thread]()
+    limiter = anyio.to_thread.current_default_thread_limiter
+
+    def take(is_probe: bool, timeout_seconds: float) -> None:
+        del is_probe, timeout_seconds
+        takers.put(threading.current_thread())
+        raise StopIteration
+
+    def limiter_once_a_taker_has_ended() -> anyio.CapacityLimiter:
+        takers.get(timeout=TIMEOUT_SECONDS).join(TIMEOUT_SECONDS)
+        return limiter()
+
+    # The first step of a loop.
+    monkeypatch.setattr(
+        anyio.to_thread, "current_default_thread_limiter", limiter_once_a_taker_has_ended
+    )
+    front = HttpFront(Starlette(), take, blocking_thread_count=1, nice=0)
+    front.start()
+    assert front.join(TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize(
