@@ -97,7 +97,8 @@ class FleetLead:
             if self._membership is not None:
                 self.coordinator.step()
         except Unavailable:
-            # The servers may be others by now, so no version goes on either. Or this lead has ended.
+            # The place does not answer, so the servers may have changed, and no rollout goes on. Or this
+            # lead has ended.
             pass
         except OSError as error:
             # The reason is a full disk, a store that does not answer, or a lead that was lost.

@@ -41,7 +41,7 @@ class RayCoordinator:
 
 
 class RayEngine(Engine):
-    """Actors as servers, which the fleet itself starts and ends. Operators come with a token."""
+    """The engine on Ray: each server is an actor that the fleet starts and ends. Operators show a token."""
 
     def __init__(
         self,

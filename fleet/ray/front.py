@@ -79,7 +79,7 @@ class Front:
             raise
 
     def _follow(self, deployment: Deployment, began: Now) -> None:
-        """Follows the fleet until an operator stops it, or this front."""
+        """Follows the fleet until an operator stops the fleet, or `stop` ends this front."""
         # Several fronts may run on one machine, so the machine's name is not enough.
         name = f"{socket.gethostname()} ({self._config.coordinator.listen})"
         follower = Follower(self._config, deployment, name, began, self._clock)

@@ -130,9 +130,9 @@ class Call : public std::enable_shared_from_this<Call> {
 
   // --- the answer ---
 
-  // Instead of an answer, as the last step of MethodHandler::Handle: has the call handled again
-  // when `change` has come, when the client cancels, and once more before the time to wait for a
-  // first version, or the client's deadline, is over. False if it may not wait (longer).
+  // Postpones the answer, as the last step of MethodHandler::Handle: the call is handled again when
+  // `change` has come, when the client cancels, and once more before the time to wait for a first
+  // version, or the client's deadline, is over. Returns false if the call may not wait (longer).
   bool TryAwait(const servable::AwaitedChange& change);
 
   // The answer that follows stays on this machine until SendHeld.

@@ -16,10 +16,10 @@ constexpr int kReadsPerTurn = 16;
 // The bytes of a client that are read and dropped after its last answer.
 constexpr size_t kDroppedBytesMax = 262'144;
 
-// A client that has ended its side waits so long for its answer.
+// After a client has ended its side, its connection stays open this long for the answer.
 constexpr int64_t kHalfClosedNs = 2'000'000'000;
 
-// A connection that was silent for so long may lose its place to another one.
+// The silence after which a connection may lose its place to another one.
 constexpr int64_t kSilentNs = 300'000'000;
 
 }  // namespace

@@ -269,7 +269,7 @@ void Http1Session::RefuseSyntax(llhttp_errno_t error) {
   Refuse(400, "Invalid HTTP request received.");
 }
 
-// A request whose body is still coming is not answered any more.
+// The refusal takes the place of the answer, unless that was submitted.
 void Http1Session::Refuse(int status, std::string_view message) {
   if (phase_ == Phase::kOver) return;
   events_->OnSpoken();

@@ -81,7 +81,8 @@ struct ServerOptions {
 // The gRPC server: the network, the threads and the methods.
 //
 // Thread: the control plane's, one at a time. Any, at once: TakeRareCall, HasRareCallsToCome,
-// PinRequestThreads, connection_count, LimitCountsByName. Lifetime: the serving map outlives it.
+// TakeHttpCall, HasHttpCallsToCome, GetModelMetadata, PinRequestThreads, connection_count,
+// LimitCountsByName. Lifetime: the serving map outlives it.
 class Server {
  public:
   Server(servable::ServingMap* map, ServerOptions options);
@@ -134,7 +135,8 @@ class Server {
   bool ShutdownHttp(int64_t drain_ns);
 
  private:
-  // So long cancelled calls have to end while the threads still serve: most end within one kernel.
+  // The time that cancelled calls have to end while the threads still serve: most end within one
+  // kernel.
   static constexpr int64_t kLastCallNs = 175'000'000;
   // From then to giving up on a request: above any kernel of a model that is served with a tail in
   // mind.

@@ -215,7 +215,8 @@ class Server:
     def _stop_steps(self) -> Sequence[Callable[[], bool | None]]:
         """Lists the steps of a stop in their order, with the reason for each place.
 
-        A step returns False if a thread still runs. Each may be taken if its part was not started.
+        A step returns False if a thread still runs. Each is safe even if its part was never
+        started.
         """
         return (
             # First of all, balancers and clients turn to other servers, while this one answers as before.

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -167,12 +167,19 @@ def test_unclear_host_is_answered_400_and_closed(server: ModelServer, hosts: byt
 # --- Floods ---------------------------------------------------------------------------------------
 
 
+@contextmanager
+def client_of(server: ModelServer, sent: bytes) -> Iterator[socket.socket]:
+    """Sends at once, because a connection that says nothing may lose its place to another client."""
+    with socket_to(server) as client:
+        client.sendall(sent)
+        yield client
+
+
 def test_half_sent_requests_keep_no_probe_out(server: ModelServer) -> None:
     places = HTTP_CONNECTION_COUNT_MAX
     with ExitStack() as clients:
-        halves = [clients.enter_context(socket_to(server)) for _ in range(places + 100)]
-        for client in halves:
-            client.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
+        half = HEAD + b"Content-Length: 100\r\n\r\n{"
+        halves = [clients.enter_context(client_of(server, half)) for _ in range(places + 100)]
         for path in ("/healthz", "/readyz?model=scale", "/metrics", "/v2/health/live"):
             assert is_probed(server, path), path
         assert is_probed(server, "/v1/models/scale")
@@ -194,9 +201,7 @@ def test_half_sent_requests_keep_no_probe_out(server: ModelServer) -> None:
 @pytest.mark.parametrize("sent", [POST, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 def test_burst_of_new_connections_loses_none(server: ModelServer, sent: bytes) -> None:
     with ExitStack() as clients:
-        burst = [clients.enter_context(socket_to(server)) for _ in range(400)]
-        for client in burst:
-            client.sendall(sent)
+        burst = [clients.enter_context(client_of(server, sent)) for _ in range(400)]
         assert [client.recv(15) for client in burst] == [b"HTTP/1.1 200 OK"] * len(burst)
 
 
