@@ -18,7 +18,7 @@ using BatchKey = uint64_t;
 // The key of requests that join no batch.
 inline constexpr BatchKey kNoBatchKey = 0;
 // Asks a queue for a request of any key, also for one that joins no batch. Equal to kNoBatchKey,
-// because nobody asks for the requests of that key alone.
+// because no batch asks for the requests of that key alone.
 inline constexpr BatchKey kAnyBatchKey = kNoBatchKey;
 
 // Returns the key of requests for a signature; "" means the default signature. Never kNoBatchKey.

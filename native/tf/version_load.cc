@@ -27,7 +27,7 @@ void Report(const std::shared_ptr<ServableEntry>& entry, int64_t now_ns,
                          now_ns);
 }
 
-// Returns true if the model has had requests lately, or if nobody takes note of them.
+// Returns true if the model has had requests lately, or if its requests are not recorded.
 bool IsInUse(const std::shared_ptr<servable::RequestReservoir>& reservoir) {
   return reservoir == nullptr || reservoir->Statistics().request_count > 0;
 }

@@ -246,7 +246,7 @@ class _Exchange:
 
     async def receive(self) -> Message:
         if self._is_received:
-            # The data plane tells nobody of clients that leave. What they asked for takes milliseconds.
+            # The data plane does not report clients that leave, because an answer takes milliseconds.
             await asyncio.Event().wait()
         self._is_received = True
         return {"type": "http.request", "body": self._call.request, "more_body": False}
