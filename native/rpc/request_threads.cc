@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <iterator>
 #include <map>
 #include <set>
 #include <system_error>
@@ -284,33 +283,10 @@ void RequestThreads::ShareThreads(const std::map<std::string, size_t>& long_run_
   if (queue_.size() > 0 && idle_count_.load() > 0) source_->Wake();
 }
 
-bool RequestThreads::TakeAwaitingPlace() {
-  if (is_releasing_) return false;
-  if (awaiting_count_.fetch_add(1) < kAwaitingMax) return true;
-  awaiting_count_.fetch_sub(1);
-  return false;
-}
-
-void RequestThreads::Await(std::shared_ptr<RunnableCall> call, servable::AwaitedChange change,
-                           int64_t until_ns) {
-  const std::lock_guard<std::mutex> lock(awaiting_mutex_);
-  awaiting_.push_back({std::move(call), change, until_ns});
-}
-
 void RequestThreads::RunDueAwaiting(int64_t now_ns) {
-  if (awaiting_count_.load() == 0) return;
-  std::vector<AwaitingCall> due;
-  {
-    const std::lock_guard<std::mutex> lock(awaiting_mutex_);
-    const auto first_due = std::stable_partition(
-        awaiting_.begin(), awaiting_.end(),
-        [&](const AwaitingCall& item) { return !is_releasing_ && !item.IsDue(now_ns); });
-    std::move(first_due, awaiting_.end(), std::back_inserter(due));
-    awaiting_.erase(first_due, awaiting_.end());
-    awaiting_count_.fetch_sub(due.size());
-  }
+  auto due = awaiting_.TakeDue(now_ns);
   if (due.empty()) return;
-  for (AwaitingCall& item : due) queue_.AddAgain(std::move(item.call), now_ns);
+  for (auto& call : due) queue_.AddAgain(std::move(call), now_ns);
   if (idle_count_.load() > 0) source_->Wake();
 }
 

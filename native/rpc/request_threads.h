@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
+#include "native/rpc/awaiting_queue.h"
 #include "native/rpc/receive_block.h"
 #include "native/rpc/run_queue.h"
 #include "native/rpc/runnable_call.h"
-#include "native/servable/awaited_change.h"
 #include "native/servable/batch_queue.h"
 #include "native/servable/batch_registry.h"
 
@@ -36,17 +36,6 @@ class EventSource {
   virtual void CheckTimes(int64_t now_ns) = 0;
 };
 
-// A request that waits for the first version of its model.
-struct AwaitingCall {
-  std::shared_ptr<RunnableCall> call;
-  servable::AwaitedChange change;
-  int64_t until_ns = 0;  // the version is looked up once more, and the request is answered
-
-  bool IsDue(int64_t now_ns) const {
-    return now_ns >= until_ns || change.HasCome() || call->is_cancelled();
-  }
-};
-
 // The threads that serve. Each takes what the network has, and runs requests from start to end.
 //
 // Theory of operation. In the steady state there are as many threads as cores. All wait in one
@@ -66,9 +55,9 @@ struct AwaitingCall {
 // Long runs of one model get no more than a share of the threads. While a model has its share, the
 // queue holds its other requests back, and requests to other models pass.
 //
-// Thread: the control plane calls Start, PinToCores, ReleaseAwaiting, Stop and Join, one at a time.
-// Any thread may call the methods of AwaitingCalls, and refused_count.
-class RequestThreads final : public AwaitingCalls {
+// Thread: the control plane calls Start, PinToCores, Stop and Join, one at a time. Any thread may
+// call awaiting and refused_count.
+class RequestThreads final {
  public:
   // Above the longest request of a model that is served with a tail in mind; below what a client
   // notices of a health check.
@@ -77,9 +66,6 @@ class RequestThreads final : public AwaitingCalls {
   static constexpr int64_t kLookNs = 1'000'000;
   // Work that is worth a wake-up of another core, which takes up to 50 µs in a virtual machine.
   static constexpr int64_t kWakeNs = 50'000;
-  // Beyond it a request does not wait for its model's first version. A load takes seconds, so as
-  // many clients as a busy model has, and little memory: they are compressed, and stay so.
-  static constexpr size_t kAwaitingMax = 1'024;
   // Requests that may wait for each thread that runs requests, however long they wait.
   static constexpr size_t kWaitingPerThread = 2;
 
@@ -87,7 +73,9 @@ class RequestThreads final : public AwaitingCalls {
   // `max_count` run requests.
   RequestThreads(EventSource* source, const servable::BatchRegistry& batches, size_t regular_count,
                  size_t max_count);
-  ~RequestThreads() override;
+  ~RequestThreads();
+  RequestThreads(const RequestThreads&) = delete;
+  RequestThreads& operator=(const RequestThreads&) = delete;
 
   void Start();
   // Gives each regular thread a core of its own, or again any core. Returns false and changes
@@ -95,11 +83,8 @@ class RequestThreads final : public AwaitingCalls {
   // thread that relieves another is never pinned: the one that it relieves is on that core.
   bool PinToCores(bool is_pinned);
 
-  bool TakeAwaitingPlace() override;
-  void Await(std::shared_ptr<RunnableCall> call, servable::AwaitedChange change,
-             int64_t until_ns) override;
-  // Runs what waits for a version within kStallNs; nothing waits any more.
-  void ReleaseAwaiting() { is_releasing_ = true; }
+  // The requests that wait for a version. One whose wait is over runs within kStallNs.
+  AwaitingQueue* awaiting() { return &awaiting_; }
 
   // The requests that the queue refused because they would have waited too long.
   int64_t refused_count() const { return queue_.refused_count(); }
@@ -195,14 +180,10 @@ class RequestThreads final : public AwaitingCalls {
   std::vector<int> cores_;       // set by Start
 
   RunQueue queue_;
+  AwaitingQueue awaiting_;
   alignas(64) std::atomic<int> idle_count_{0};
   std::atomic<int> free_count_{0};  // idle ones that may run requests
   alignas(64) std::atomic<bool> is_stopping_{false};
-
-  std::mutex awaiting_mutex_;
-  std::vector<AwaitingCall> awaiting_;
-  std::atomic<size_t> awaiting_count_{0};  // places taken: by `awaiting_`, or soon
-  std::atomic<bool> is_releasing_{false};
 
   std::mutex mutex_;  // no thread takes it while it serves, unless it was held up
   std::condition_variable watch_changed_;

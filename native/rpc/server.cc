@@ -319,7 +319,7 @@ void Server::State::AskToGo(const ServerShared& whose, int64_t timeout_ns) {
 bool Server::State::Drain(ServerShared* whose, int64_t drain_ns) {
   const int64_t deadline_ns = base::MonotonicNs() + drain_ns;
   network.StopListening(*whose);
-  threads->ReleaseAwaiting();
+  threads->awaiting()->Release();
   const auto left_ns = [deadline_ns] {
     return std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0);
   };
@@ -362,7 +362,7 @@ base::Status Server::Start() {
   }
   state_->AddMethods();
   state_->MakeThreads();
-  state_->shared->calls.awaiting = &*state_->threads;
+  state_->shared->calls.awaiting = state_->threads->awaiting();
   MILLPOND_RETURN_IF_ERROR(
       state_->network.Listen(state_->options.addresses, state_->options.certificates));
   state_->has_grpc = true;
@@ -376,7 +376,7 @@ base::Status Server::StartHttp(const std::vector<std::string>& addresses) {
   }
   state_->MakeThreads();
   HttpPart& http = *state_->http;
-  http.shared->calls.awaiting = &*state_->threads;
+  http.shared->calls.awaiting = state_->threads->awaiting();
   MILLPOND_RETURN_IF_ERROR(state_->network.ListenFor(http.protocol, http.shared, addresses));
   state_->has_http = true;
   state_->StartThreads();
@@ -446,7 +446,7 @@ bool Server::Shutdown(int64_t drain_ns) {
 void Server::AskHttpToGo() {
   if (!state_->has_http) return;
   state_->http->service.SetDraining();
-  state_->threads->ReleaseAwaiting();
+  state_->threads->awaiting()->Release();
 }
 
 bool Server::ShutdownHttp(int64_t drain_ns) {

@@ -22,8 +22,8 @@ REMEDY = (
 )
 
 _FIRST_DESCRIPTOR = 3
-# kListenerKeys in native/rpc/network.cc leaves room for 1,024 listeners.
-_COUNT_MAX = 1_000
+# Listeners::kCountMax in native/rpc/listeners.h.
+_COUNT_MAX = 256
 
 _GRPC, _REST = "grpc", "rest"
 # The names that sd_listen_fds_with_names(3) gives to a descriptor without a name.

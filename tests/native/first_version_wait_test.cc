@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "native/base/clock.h"
-#include "native/rpc/request_threads.h"
+#include "native/rpc/awaiting_queue.h"
 #include "tests/native/served_models.h"
 
 namespace millpond::rpc {
@@ -152,7 +152,7 @@ TEST_F(FirstVersionWaitTest, BeyondTheBoundRequestsAreAnsweredAtOnce) {
   options_.channel_arguments["grpc.max_concurrent_streams"] = 2'000;
   StartWaiting(kLongNs);
   constexpr int kBeyondCount = 20;
-  const int count = static_cast<int>(RequestThreads::kAwaitingMax) + kBeyondCount;
+  const int count = static_cast<int>(AwaitingQueue::kCountMax) + kBeyondCount;
   Replies replies;
   for (int i = 0; i < count; ++i) {
     replies.push_back(client_->Begin(kPredictPath, Request("late")));

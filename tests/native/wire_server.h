@@ -31,7 +31,7 @@ class WireServerTest : public ::testing::Test {
     const base::Status listens = network_.Listen({"127.0.0.1:0"}, nullptr);
     EXPECT_TRUE(listens.ok()) << listens.message();
     threads_.emplace(&network_, batches_, 2, 4);
-    shared_->calls.awaiting = &*threads_;
+    shared_->calls.awaiting = threads_->awaiting();
     threads_->Start();
   }
   ~WireServerTest() override { Stop(); }

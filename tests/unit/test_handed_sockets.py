@@ -67,7 +67,7 @@ def test_descriptors_follow_number_and_names(
         (environment(pid="me"), "LISTEN_PID='me' is not a number"),
         (environment(-1), "LISTEN_FDS='-1' is not a number"),
         (environment("\u0663"), "LISTEN_FDS='\u0663' is not a number"),
-        (environment(10**9), "hand in 1000 sockets or fewer"),
+        (environment(10**9), "hand in 256 sockets or fewer"),
         (environment(2, "grpc"), "LISTEN_FDNAMES=grpc has 1 names, and LISTEN_FDS=2"),
         (environment(2, "grpc:admin"), "descriptor 4 'admin'; name it grpc or rest"),
     ],
