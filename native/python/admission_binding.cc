@@ -30,22 +30,8 @@ void RegisterAdmission(nb::module_& module) {
 
 void RegisterByteBudget(nb::module_& module) {
   using base::ByteBudget;
-  using Share = ByteBudget::Share;
-  using Use = ByteBudget::Use;
-  nb::class_<Share>(module, "ByteShare", nb::is_final())
-      .def("resize", &Share::Resize, nb::arg("bytes"))
-      .def_prop_ro("bytes", &Share::bytes);
   nb::class_<ByteBudget>(module, "ByteBudget", nb::is_final())
       .def(nb::init<int64_t>(), nb::arg("limit_bytes"))
-      .def(
-          "message_share", [](ByteBudget& self) { return Share(&self, Use::kMessage); },
-          nb::keep_alive<0, 1>())
-      .def(
-          "call_share", [](ByteBudget& self) { return Share(&self, Use::kCall); },
-          nb::keep_alive<0, 1>())
-      .def(
-          "connection_share", [](ByteBudget& self) { return Share(&self, Use::kConnection); },
-          nb::keep_alive<0, 1>())
       .def_prop_ro("limit_bytes", &ByteBudget::limit_bytes)
       .def_prop_ro("in_use_bytes", &ByteBudget::in_use_bytes)
       .def_prop_ro("refused_count", &ByteBudget::refused_count);

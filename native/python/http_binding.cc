@@ -26,17 +26,9 @@ nb::bytes ToBytes(std::string_view text) { return nb::bytes(text.data(), text.si
 
 HeaderList HeadersOf(const RareCall& call) {
   HeaderList headers;
-  std::string_view rest = call.metadata();
-  const auto take = [&rest] {
-    const std::string_view text = rest.substr(0, rest.find('\0'));
-    rest.remove_prefix(text.size() + 1);
-    return text;
-  };
-  while (!rest.empty()) {
-    const std::string_view name = take();
-    const std::string_view value = take();
+  rpc::ForEachMetadata(call.metadata(), [&](std::string_view name, std::string_view value) {
     headers.append(nb::make_tuple(ToBytes(name), ToBytes(value)));
-  }
+  });
   return headers;
 }
 

@@ -92,7 +92,7 @@ Status CompressReply(bool accepts_gzip, const base::ReplyLimits& limits, RestRep
   return {};
 }
 
-rpc::Method RouteTo(const char* name, rpc::MethodHandler* handler, size_t body_bytes_max) {
+rpc::Method RouteTo(const char* name, rpc::ModelHandler* handler, size_t body_bytes_max) {
   // JSON takes some 4 bytes for a byte of a tensor.
   constexpr size_t kJsonBytesPerByte = 4;
   rpc::Method method;

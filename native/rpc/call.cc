@@ -4,6 +4,7 @@
 
 #include "native/base/clock.h"
 #include "native/rpc/http_answer.h"
+#include "native/rpc/incoming_request.h"
 
 namespace millpond::rpc {
 namespace {
@@ -20,19 +21,16 @@ int64_t EarliestDeadlineNs(int64_t deadline_ns, int64_t received_ns) {
 }  // namespace
 
 Call::Call(std::shared_ptr<CallCarrier> carrier, const CallLimits* limits, int32_t stream,
-           ArrivedRequest request, CallAccount account)
+           ArrivedRequest arrived, CallAccount account)
     : carrier_(std::move(carrier)),
       limits_(limits),
       stream_(stream),
-      method_(request.method),
       account_(std::move(account)),
-      headers_(std::move(request.headers)),
-      message_(std::move(request.message)),
-      received_ns_(request.begin_ns) {
-  std::optional<int64_t> timeout_ns = headers_.timeout_ns();
-  has_servers_deadline_ = !timeout_ns && is_limited() && limits_->request_ns_max > 0;
+      arrived_(std::move(arrived)) {
+  std::optional<int64_t> timeout_ns = arrived_.headers().timeout_ns();
+  has_servers_deadline_ = !timeout_ns && arrived_.is_of_model() && limits_->request_ns_max > 0;
   if (has_servers_deadline_) timeout_ns = limits_->request_ns_max;
-  if (timeout_ns) run_.deadline_ns = received_ns_ + *timeout_ns;
+  if (timeout_ns) run_.deadline_ns = arrived_.received_ns() + *timeout_ns;
   run_.is_cancelled = cancellation_.flag();
   run_.reply_bytes_max = limits_->reply_bytes_max;
   run_.budget = limits_->budget.get();
@@ -55,17 +53,7 @@ base::Status Call::CheckIsWanted() const {
 
 base::Status Call::AsSeenByClient(base::Status status) const {
   return cancellation_.Settle(std::move(status),
-                              EarliestDeadlineNs(run_.deadline_ns, received_ns_));
-}
-
-bool Call::TryAwait(const servable::AwaitedChange& change) {
-  const int64_t until_ns =
-      servable::AwaitEndNs(received_ns_, limits_->first_version_wait_ns, run_.deadline_ns);
-  const bool is_wanted = !cancellation_.is_cancelled();
-  if (!ticket_ || !is_wanted || base::MonotonicNs() >= until_ns) return false;
-  if (!limits_->awaiting->TakeAwaitingPlace()) return false;
-  awaited_ = Awaited{change, until_ns};
-  return true;
+                              EarliestDeadlineNs(run_.deadline_ns, received_ns()));
 }
 
 void Call::SendHeld() {
@@ -79,15 +67,15 @@ void Call::ReplyHttp(std::shared_ptr<HttpAnswer> answer) {
 }
 
 void Call::Reply(base::ReplyBytes reply) {
-  if (method_->is_http) {
+  if (is_http()) {
     auto answer = std::make_shared<HttpAnswer>();
     answer->fields = std::move(http_fields_);
     answer->body = std::move(reply);
     return ReplyHttp(std::move(answer));
   }
   CallEnd end;
-  end.encoding = ChooseReplyEncoding(limits_->reply_compression, headers_.encoding(),
-                                     headers_.accepted_encodings(), reply.size());
+  end.encoding = ChooseReplyEncoding(limits_->reply_compression, arrived_.headers().encoding(),
+                                     arrived_.headers().accepted_encodings(), reply.size());
   if (end.encoding != Encoding::kIdentity) {
     auto compressed = Compress(end.encoding, reply.view(), run_.reply_limits());
     if (compressed.ok()) {
@@ -104,7 +92,7 @@ void Call::Reply(base::ReplyBytes reply) {
 base::StatusOr<std::shared_ptr<OutMessage>> Call::MakeMessage(std::string_view bytes) const {
   base::ReplyLimits limits;
   limits.budget = limits_->budget.get();
-  limits.use = UseOf(static_cast<int64_t>(bytes.size()), message_.options().is_of_model);
+  limits.use = UseOf(static_cast<int64_t>(bytes.size()), arrived_.is_of_model());
   auto copy = base::CopyReply(bytes, limits);
   if (!copy.ok()) return copy.status();
   return std::make_shared<OutMessage>(std::move(copy.value()), false);

@@ -16,8 +16,8 @@
 #include "native/base/reply_buffer.h"
 #include "native/base/status.h"
 #include "native/base/wire_reader.h"
+#include "native/rpc/arrived_request.h"
 #include "native/rpc/call_counts.h"
-#include "native/rpc/incoming_request.h"
 #include "native/rpc/message_encoding.h"
 #include "native/rpc/method.h"
 #include "native/rpc/outgoing_reply.h"
@@ -97,26 +97,24 @@ class Call : public std::enable_shared_from_this<Call> {
 
   // --- the request ---
 
-  const std::string& path() const { return method_->path; }
+  const std::string& path() const { return arrived_.method().path; }
   // The bytes of the message, in place; valid while the call lives, until TakeRequest.
-  base::WireReader request() const {
-    return shown_ ? base::WireReader(&*shown_, 1) : message_.reader();
-  }
+  base::WireReader request() const { return arrived_.bytes(); }
   // Returns the bytes of the message as one string, and frees those that came: request() is empty
   // then. RESOURCE_EXHAUSTED if the budget has no place for a copy beside them.
-  base::StatusOr<base::ChargedText> TakeRequest() { return message_.TakeText(); }
-  int64_t received_ns() const { return received_ns_; }
-  bool is_http() const { return method_->is_http; }
-  // The parts of a request over HTTP: its method, its target as received, and all its headers, each
-  // name and value with a NUL byte after it.
-  const std::string& http_method() const { return headers_.http_method(); }
-  const std::string& target() const { return headers_.path(); }
-  const std::string& metadata() const { return headers_.metadata(); }
+  base::StatusOr<base::ChargedText> TakeRequest() { return arrived_.TakeText(); }
+  int64_t received_ns() const { return arrived_.received_ns(); }
+  bool is_http() const { return arrived_.method().is_http; }
+  // The method and the target of a request over HTTP, as received, and all its headers as
+  // ForEachMetadata reads them.
+  const std::string& http_method() const { return arrived_.headers().http_method(); }
+  const std::string& target() const { return arrived_.headers().path(); }
+  const std::string& metadata() const { return arrived_.headers().metadata(); }
   // The client's deadline, and its cancellation.
   const tensor::RunContext& run_context() const { return run_; }
   // The first value of a key (in lower case) of the client's metadata; lives as long as the call.
   std::optional<std::string_view> FindMetadata(std::string_view key) const {
-    return headers_.FindMetadata(key);
+    return arrived_.headers().FindMetadata(key);
   }
   // See CallCarrier.
   const std::string& peer() const { return carrier_->peer(); }
@@ -129,11 +127,6 @@ class Call : public std::enable_shared_from_this<Call> {
   base::Status AsSeenByClient(base::Status status) const;
 
   // --- the answer ---
-
-  // Postpones the answer, as the last step of MethodHandler::Handle: the call is handled again when
-  // `change` has come, when the client cancels, and once more before the time to wait for a first
-  // version, or the client's deadline, is over. Returns false if the call may not wait (longer).
-  bool TryAwait(const servable::AwaitedChange& change);
 
   // The answer that follows stays on this machine until SendHeld.
   void HoldAnswer() { holds_answer_ = true; }
@@ -155,37 +148,40 @@ class Call : public std::enable_shared_from_this<Call> {
   void Attach(std::shared_ptr<void> attachment) { attachment_ = std::move(attachment); }
 
  protected:
-  // The version that the request waits for, and for how long.
-  struct Awaited {
-    servable::AwaitedChange change;
-    int64_t until_ns = 0;
-  };
-
   Call(std::shared_ptr<CallCarrier> carrier, const CallLimits* limits, int32_t stream,
-       ArrivedRequest request, CallAccount account);
+       ArrivedRequest arrived, CallAccount account);
   ~Call() = default;
 
-  bool is_limited() const { return method_->handler->IsLimited(); }
+  const CallLimits& limits() const { return *limits_; }
+  const ArrivedRequest& arrived() const { return arrived_; }
+  ArrivedRequest* mutable_arrived() { return &arrived_; }
+  CallAccount* mutable_account() { return &account_; }
+  // Takes the next of many messages; see CallCarrier.
+  bool TakeMessage(base::ChargedText* message, bool* is_end) {
+    return carrier_->TakeMessage(stream_, message, is_end);
+  }
+  // Counts the request as in flight, until it is answered.
+  void SetInFlight(servable::Admission::Ticket ticket) { ticket_ = std::move(ticket); }
+  bool is_in_flight() const { return static_cast<bool>(ticket_); }
+  void Cancel(int64_t now_ns) { cancellation_.Cancel(now_ns); }
+  // True if the client is gone.
+  bool is_cancelled() const { return cancellation_.is_cancelled(); }
+  // Nothing can be sent from now on. Returns false if that was so before.
+  bool SetOver() { return !is_over_.exchange(true); }
   void End(CallEnd end);
-
-  const std::shared_ptr<CallCarrier> carrier_;
-  const CallLimits* const limits_;
-  const int32_t stream_;
-  const Method* const method_;  // gone with the server, which an answer may outlive
-  CallAccount account_;         // counts the call until all below is gone
-  RequestHeaders headers_;
-  IncomingMessage message_;
-  std::optional<std::string_view> shown_;  // as request(), instead of the message
-  int64_t received_ns_;
-  tensor::RunContext run_;
-  servable::Admission::Ticket ticket_;  // until it is answered
-  std::optional<Awaited> awaited_;      // what the handler asked for in this turn
-  base::Cancellation cancellation_;
-  std::atomic<bool> is_over_{false};
 
  private:
   base::StatusOr<std::shared_ptr<OutMessage>> MakeMessage(std::string_view bytes) const;
 
+  const std::shared_ptr<CallCarrier> carrier_;
+  const CallLimits* const limits_;
+  const int32_t stream_;
+  CallAccount account_;  // counts the call until all below is gone
+  ArrivedRequest arrived_;
+  tensor::RunContext run_;
+  servable::Admission::Ticket ticket_;
+  base::Cancellation cancellation_;
+  std::atomic<bool> is_over_{false};
   std::string http_fields_;
   bool has_servers_deadline_ = false;  // because the client set none
   bool holds_answer_ = false;          // until SendHeld

@@ -26,16 +26,16 @@ class HealthService {
   // Ends every Watch after its last status, because the server drains.
   void Close();
 
-  MethodHandler* check() { return &check_; }
-  MethodHandler* watch() { return &watch_; }
+  CallHandler* check() { return &check_; }
+  CallHandler* watch() { return &watch_; }
 
  private:
-  struct Check final : MethodHandler {
+  struct Check final : CallHandler {
     explicit Check(HealthService* service) : health(service) {}
     void Handle(Call* call) override { health->HandleCheck(call); }
     HealthService* const health;
   };
-  struct Watch final : MethodHandler {
+  struct Watch final : CallHandler {
     explicit Watch(HealthService* service) : health(service) {}
     void Handle(Call* call) override { health->HandleWatch(call); }
     HealthService* const health;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "native/base/ascii_text.h"
 #include "native/rpc/http_answer.h"
@@ -18,6 +19,8 @@ constexpr size_t kPieceBytes = 4'096;
 // The bytes of a chunk beside its data: its size, two line ends, and a short extension.
 constexpr int64_t kChunkFramingBytes = 24;
 
+constexpr std::string_view kConnection = "connection";
+constexpr std::string_view kExpected = "100-continue";
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 Http1Session* Self(llhttp_t* parser) { return static_cast<Http1Session*>(parser->data); }
@@ -72,38 +75,43 @@ const llhttp_settings_t* Http1Session::Settings() {
 
 // --- What comes ---
 
+bool Http1Session::Move(Http1Event event) {
+  const auto next = NextState(state_, event);
+  if (next) state_ = *next;
+  return next.has_value();
+}
+
 bool Http1Session::Feed(std::string_view bytes) {
   while (!bytes.empty() && wants_input()) {
-    if (phase_ == Phase::kBetween) phase_ = Phase::kHead;
+    (void)Move(Http1Event::kHeadBegins);  // unless it has
     bytes.remove_prefix(Parse(bytes.substr(0, PieceBytes())));
   }
-  if (phase_ == Phase::kOver) bytes = {};
-  waiting_.append(bytes);
-  if (!Charge()) {
-    is_broken_ = true;
-    return false;
-  }
-  return true;
+  if (MayHaveMore(state_)) waiting_.append(bytes);
+  if (Charge()) return true;
+  (void)Move(Http1Event::kBreak);
+  return false;
 }
 
 size_t Http1Session::TakeWaiting(char* to, size_t bytes_max) {
   const size_t size = std::min(bytes_max, waiting_bytes());
   std::memcpy(to, waiting_.data() + waiting_begin_, size);
   waiting_begin_ += size;
-  if (waiting_begin_ == waiting_.size()) {
-    waiting_ = {};
-    waiting_begin_ = 0;
-  }
+  if (waiting_begin_ == waiting_.size()) DropWaiting();
   return size;
 }
 
+void Http1Session::DropWaiting() {
+  waiting_ = {};
+  waiting_begin_ = 0;
+}
+
 size_t Http1Session::PieceBytes() const {
-  return static_cast<size_t>(std::max<uint64_t>(kPieceBytes, body_bytes_left_));
+  return static_cast<size_t>(std::max<uint64_t>(kPieceBytes, body_.bytes_left));
 }
 
 // Returns the number of bytes that were parsed: the parser stops at the end of a request.
 size_t Http1Session::Parse(std::string_view piece) {
-  const Phase before = phase_;
+  const Http1State before = state_;
   const llhttp_errno_t error = llhttp_execute(&parser_, piece.data(), piece.size());
   size_t parsed = piece.size();
   if (error == HPE_PAUSED) {
@@ -119,43 +127,37 @@ size_t Http1Session::Parse(std::string_view piece) {
 
 // The parser does not report a name, a value or a chunk's size before it is complete, so the bytes
 // that it got are counted.
-void Http1Session::CheckParsed(size_t bytes, Phase before) {
-  if (phase_ == Phase::kHead) {
-    head_bytes_ += bytes;
-    if (head_bytes_ > limits_.head_bytes_max) {
+void Http1Session::CheckParsed(size_t bytes, Http1State before) {
+  if (state_ == Http1State::kHead) {
+    head_.bytes += bytes;
+    if (head_.bytes > limits_.head_bytes_max) {
       Refuse(431, "the request line and headers are longer than " +
                       std::to_string(limits_.head_bytes_max) + " bytes; shorten them");
     }
-  } else if (phase_ == Phase::kBody && before == Phase::kBody) {
-    framing_bytes_ += static_cast<int64_t>(bytes);
+  } else if (IsInBody(state_) && IsInBody(before)) {
+    body_.framing_bytes += static_cast<int64_t>(bytes);
     const auto bytes_max = static_cast<int64_t>(limits_.head_bytes_max);
-    if (framing_bytes_ > bytes_max + kChunkFramingBytes * piece_count_) {
+    if (body_.framing_bytes > bytes_max + kChunkFramingBytes * body_.piece_count) {
       Refuse(431, "the body's trailers and chunk extensions are too long; leave them out");
     }
   }
 }
 
 int Http1Session::OnMessageBegin(llhttp_t* parser) {
-  Http1Session* const self = Self(parser);
-  self->phase_ = Phase::kHead;
-  self->head_ = {};
-  self->is_value_ = false;
-  self->framing_bytes_ = self->piece_count_ = 0;
-  self->body_bytes_left_ = 0;
-  self->events_->OnSpoken();
+  Self(parser)->events_->OnSpoken();
   return 0;
 }
 
 int Http1Session::OnTarget(llhttp_t* parser, const char* at, size_t size) {
-  Self(parser)->head_.target.append(at, size);
+  Self(parser)->head_.head.target.append(at, size);
   return 0;
 }
 
 int Http1Session::OnFieldName(llhttp_t* parser, const char* at, size_t size) {
   Http1Session* const self = Self(parser);
-  if (self->phase_ != Phase::kHead) return 0;  // trailers
-  std::vector<HttpHead::Field>& fields = self->head_.fields;
-  if (fields.empty() || self->is_value_) {
+  if (self->state_ != Http1State::kHead) return 0;  // trailers
+  std::vector<HttpHead::Field>& fields = self->head_.head.fields;
+  if (fields.empty() || self->head_.is_value) {
     if (fields.size() >= self->limits_.field_count_max) {
       self->Refuse(431, "the request has more than " +
                             std::to_string(self->limits_.field_count_max) + " headers; send fewer");
@@ -163,32 +165,33 @@ int Http1Session::OnFieldName(llhttp_t* parser, const char* at, size_t size) {
     }
     fields.emplace_back();
   }
-  self->is_value_ = false;
+  self->head_.is_value = false;
   fields.back().first += base::LowerOf(std::string_view(at, size));
   return 0;
 }
 
 int Http1Session::OnFieldValue(llhttp_t* parser, const char* at, size_t size) {
-  Http1Session* const self = Self(parser);
-  if (self->phase_ != Phase::kHead || self->head_.fields.empty()) return 0;
-  self->is_value_ = true;
-  self->head_.fields.back().second.append(at, size);
+  IncomingHead& head = Self(parser)->head_;
+  if (Self(parser)->state_ != Http1State::kHead || head.head.fields.empty()) return 0;
+  head.is_value = true;
+  head.head.fields.back().second.append(at, size);
   return 0;
 }
 
 int Http1Session::OnHeadersComplete(llhttp_t* parser) { return Self(parser)->TakeHead(); }
 
 int Http1Session::TakeHead() {
+  HttpHead& head = head_.head;
   // llhttp keeps the spaces after a value.
-  for (HttpHead::Field& field : head_.fields) {
+  for (HttpHead::Field& field : head.fields) {
     const size_t end = field.second.find_last_not_of(" \t");
     field.second.resize(end == std::string::npos ? 0 : end + 1);
   }
-  head_.method = llhttp_method_name(static_cast<llhttp_method_t>(parser_.method));
-  head_.major = parser_.http_major;
-  head_.minor = parser_.http_minor;
-  const std::string fault = HeadFault(head_);
-  if (head_.major != 1 || head_.minor > 1) {
+  head.method = llhttp_method_name(static_cast<llhttp_method_t>(parser_.method));
+  head.major = parser_.http_major;
+  head.minor = parser_.http_minor;
+  const std::string fault = HeadFault(head);
+  if (head.major != 1 || head.minor > 1) {
     Refuse(505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
   } else if (parser_.method == HTTP_CONNECT) {
     Refuse(501, "CONNECT is not supported; this server is no proxy");
@@ -199,43 +202,42 @@ int Http1Session::TakeHead() {
     parser_.upgrade = 0;
     BeginStream();
   }
-  return phase_ == Phase::kOver ? HPE_USER : 0;
+  return wants_input() ? HPE_OK : HPE_USER;
 }
 
 void Http1Session::BeginStream() {
+  const HttpHead head = std::exchange(head_, {}).head;
   const bool is_chunked = (parser_.flags & F_CHUNKED) != 0;
-  body_bytes_left_ = is_chunked ? 0 : parser_.content_length;
-  is_head_request_ = parser_.method == HTTP_HEAD;
-  keeps_alive_ = llhttp_should_keep_alive(&parser_) != 0;
-  const std::string* const expect = head_.Find("expect");
-  wants_continue_ = head_.minor == 1 &&
-                    (expect != nullptr && base::EqualWithoutCase(*expect, "100-continue")) &&
-                    (is_chunked || body_bytes_left_ > 0);
-  phase_ = Phase::kBody;
-  is_open_ = true;
+  body_ = {};
+  if (!is_chunked) body_.bytes_left = parser_.content_length;
+  const std::string* const expect = head.Find("expect");
+  const bool expects_continue = head.minor == 1 &&
+                                (expect != nullptr && base::EqualWithoutCase(*expect, kExpected)) &&
+                                (is_chunked || body_.bytes_left > 0);
   ++stream_;
-  streams_->OnBegin(stream_);
-  if (!is_open_) return;
-  streams_->OnHeader(stream_, ":method", head_.method);
-  streams_->OnHeader(stream_, ":path", PathOf(head_.target));
-  for (const auto& [name, value] : head_.fields) {
-    if (is_open_) streams_->OnHeader(stream_, name, value);
+  if (llhttp_should_keep_alive(&parser_) == 0 || stream_ >= limits_.requests_per_connection) {
+    is_last_ = true;
   }
-  head_ = {};
-  head_bytes_ = 0;
-  head_seen_ns_.reset();
-  if (is_open_) streams_->OnHeadersEnd(stream_);
-  if (has_answer_ || !is_open_) wants_continue_ = false;
+  (void)Move(expects_continue ? Http1Event::kHeadEndsExpecting : Http1Event::kHeadEnds);
+  streams_->OnBegin(stream_);
+  if (!HasStream(state_)) return;
+  streams_->OnHeader(stream_, ":method", head.method);
+  streams_->OnHeader(stream_, ":path", PathOf(head.target));
+  for (const auto& [name, value] : head.fields) {
+    if (HasStream(state_)) streams_->OnHeader(stream_, name, value);
+  }
+  if (HasStream(state_)) streams_->OnHeadersEnd(stream_);
 }
 
 int Http1Session::OnBody(llhttp_t* parser, const char* at, size_t size) {
   Http1Session* const self = Self(parser);
-  if (self->phase_ != Phase::kBody) return 0;
-  self->body_bytes_left_ -= std::min<uint64_t>(size, self->body_bytes_left_);
+  if (!IsInBody(self->state_)) return 0;
+  (void)self->Move(Http1Event::kBodyGoesOn);  // if the client was to wait
+  IncomingBody& body = self->body_;
+  body.bytes_left -= std::min<uint64_t>(size, body.bytes_left);
   // CheckParsed adds the bytes of the whole piece.
-  self->framing_bytes_ -= static_cast<int64_t>(size);
-  self->piece_count_ += 1;
-  self->wants_continue_ = false;
+  body.framing_bytes -= static_cast<int64_t>(size);
+  body.piece_count += 1;
   self->events_->OnPayload();
   self->streams_->OnData(self->stream_, {at, size});
   return 0;
@@ -243,9 +245,7 @@ int Http1Session::OnBody(llhttp_t* parser, const char* at, size_t size) {
 
 int Http1Session::OnMessageComplete(llhttp_t* parser) {
   Http1Session* const self = Self(parser);
-  if (self->phase_ != Phase::kBody) return self->phase_ == Phase::kOver ? HPE_USER : HPE_OK;
-  self->phase_ = Phase::kAnswering;
-  self->wants_continue_ = false;
+  if (!self->Move(Http1Event::kRequestEnds)) return HPE_USER;
   self->events_->OnPayload();
   self->streams_->OnRequestEnd(self->stream_);
   return HPE_PAUSED;
@@ -254,8 +254,8 @@ int Http1Session::OnMessageComplete(llhttp_t* parser) {
 // --- What the session answers itself ---
 
 void Http1Session::RefuseSyntax(llhttp_errno_t error) {
-  if (error == HPE_USER && phase_ == Phase::kOver) return;
-  if (phase_ == Phase::kBody) {
+  if (!wants_input()) return;
+  if (IsInBody(state_)) {
     return Refuse(400, "the body's chunks are not HTTP; send their sizes as RFC 9112, 7.1 says");
   }
   const bool is_encoding =
@@ -269,35 +269,32 @@ void Http1Session::RefuseSyntax(llhttp_errno_t error) {
   Refuse(400, "Invalid HTTP request received.");
 }
 
-// The refusal takes the place of the answer, unless that was submitted.
+// The refusal takes the place of the answer.
 void Http1Session::Refuse(int status, std::string_view message) {
-  if (phase_ == Phase::kOver) return;
+  const bool had_stream = HasStream(state_);
+  if (!Move(Http1Event::kRefuse)) return;
   events_->OnSpoken();
-  const bool is_answered = is_open_ && has_answer_;
-  phase_ = Phase::kOver;
-  waiting_ = {};
-  waiting_begin_ = 0;
-  if (is_answered) return;
-  if (std::exchange(is_open_, false)) streams_->OnStreamClosed(stream_);
+  DropWaiting();
+  if (had_stream) streams_->OnStreamClosed(stream_);
   const std::string body = ErrorBody(message);
   const std::string code = std::to_string(status);
-  refusal_ = "HTTP/1.1 " + code + " " + std::string(ReasonOf(status)) + "\r\n";
-  AppendField("content-type", "application/json", &refusal_);
-  AppendField("content-length", std::to_string(body.size()), &refusal_);
-  AppendField("date", DateNow(), &refusal_);
-  AppendField("connection", "close", &refusal_);
-  refusal_.append("\r\n").append(body);
+  text_ = "HTTP/1.1 " + code + " " + std::string(ReasonOf(status)) + "\r\n";
+  AppendField("content-type", "application/json", &text_);
+  AppendField("content-length", std::to_string(body.size()), &text_);
+  AppendField("date", DateNow(), &text_);
+  AppendField("connection", "close", &text_);
+  text_.append("\r\n").append(body);
 }
 
 void Http1Session::CheckTimes(int64_t now_ns) {
-  if (phase_ != Phase::kHead) return;
-  if (!head_seen_ns_) head_seen_ns_ = now_ns;
-  if (now_ns - *head_seen_ns_ < limits_.head_ns) return;
+  if (state_ != Http1State::kHead) return;
+  if (!head_.seen_ns) head_.seen_ns = now_ns;
+  if (now_ns - *head_.seen_ns < limits_.head_ns) return;
   Refuse(408, "no complete request in " + std::to_string(limits_.head_ns / 1'000'000'000) + " s");
 }
 
 void Http1Session::Reset(int32_t stream, ResetReason reason) {
-  if (stream != stream_ || !is_open_) return;
+  if (stream != stream_ || !HasStream(state_)) return;
   if (reason == ResetReason::kTooMuch) return Refuse(431, "the headers are too long; shorten them");
   if (reason == ResetReason::kRefused) {
     return Refuse(429,
@@ -305,12 +302,12 @@ void Http1Session::Reset(int32_t stream, ResetReason reason) {
                   "try again later, or use another server");
   }
   // A client that does not take its answer gets no further one.
-  is_broken_ = true;
+  (void)Move(Http1Event::kBreak);
 }
 
 void Http1Session::SubmitGoaway() {
-  is_going_ = true;
-  if (phase_ == Phase::kBetween && waiting_bytes() == 0) phase_ = Phase::kOver;
+  is_last_ = true;
+  if (waiting_bytes() == 0) (void)Move(Http1Event::kLeave);
 }
 
 // --- Answers ---
@@ -320,48 +317,58 @@ void Http1Session::Submit(int32_t stream, const HeaderList& headers) {
 }
 
 void Http1Session::Submit(int32_t stream, const HeaderList& headers, AnswerBody* body) {
-  if (stream != stream_ || !is_open_) return;
-  has_answer_ = true;
-  wants_continue_ = false;
-  // The rest of a request that is answered early is not read (RFC 9112, 9.6).
-  if (phase_ == Phase::kBody) phase_ = Phase::kOver;
-  keeps_alive_ = keeps_alive_ && !is_going_ && phase_ != Phase::kOver &&
-                 stream_ < limits_.requests_per_connection;
+  if (stream != stream_) return;
+  const bool closes = std::any_of(headers.begin(), headers.end(),
+                                  [](const auto& field) { return field.name == kConnection; });
+  if (!Move(is_last_ || closes ? Http1Event::kLastAnswer : Http1Event::kAnswer)) return;
+  if (!MayHaveMore(state_)) DropWaiting();
   WriteHead(headers);
-  body_ = is_head_request_ ? nullptr : body;
+  answer_ = body;
 }
 
 void Http1Session::WriteHead(const HeaderList& headers) {
-  answer_head_ = "HTTP/1.1 ";
+  text_ = "HTTP/1.1 ";
   for (const HeaderList::Field& field : headers) {
     if (field.name == ":status") {
       int status = 0;
       for (const char digit : field.value) status = 10 * status + (digit - '0');
-      answer_head_.append(field.value).append(" ").append(ReasonOf(status)).append("\r\n");
-    } else if (field.name == "connection") {
-      keeps_alive_ = false;
-    } else {
-      AppendField(field.name, field.value, &answer_head_);
+      text_.append(field.value).append(" ").append(ReasonOf(status)).append("\r\n");
+    } else if (field.name != kConnection) {
+      AppendField(field.name, field.value, &text_);
     }
   }
-  AppendField("date", DateNow(), &answer_head_);
-  if (!keeps_alive_) AppendField("connection", "close", &answer_head_);
-  answer_head_ += "\r\n";
+  AppendField("date", DateNow(), &text_);
+  if (state_ == Http1State::kLastAnswer) AppendField(kConnection, "close", &text_);
+  text_ += "\r\n";
 }
 
 Session::Output Http1Session::Produce(OutputQueue* output) {
-  if (is_broken_) return Output::kBroken;
-  if (std::exchange(wants_continue_, false)) output->Append(kContinue);
-  if (!has_answer_) {
-    output->Append(std::exchange(refusal_, {}));
-    return Output::kNothing;
+  switch (state_) {
+    case Http1State::kExpecting:
+      output->Append(kContinue);
+      (void)Move(Http1Event::kBodyGoesOn);
+      return Output::kNothing;
+    case Http1State::kAnswering:
+    case Http1State::kLastAnswer:
+      return ProduceAnswer(output);
+    case Http1State::kRefusing:
+      output->Append(std::exchange(text_, {}));
+      (void)Move(Http1Event::kAnswerEnds);
+      return Output::kNothing;
+    case Http1State::kBroken:
+      return Output::kBroken;
+    default:
+      return Output::kNothing;
   }
-  output->Append(answer_head_);
-  answer_head_.clear();
-  bool is_last = body_ == nullptr;
-  if (body_ != nullptr) {
-    const size_t offered = body_->Offer(OutputQueue::kCopiedBytesMax * 16, &is_last);
-    body_->Take(offered, output);
+}
+
+Session::Output Http1Session::ProduceAnswer(OutputQueue* output) {
+  output->Append(text_);
+  text_.clear();
+  bool is_last = answer_ == nullptr;
+  if (answer_ != nullptr) {
+    const size_t offered = answer_->Offer(OutputQueue::kCopiedBytesMax * 16, &is_last);
+    answer_->Take(offered, output);
     events_->OnPayload();
     streams_->OnDataSent(stream_);
     if (offered == 0 && !is_last) return Output::kNothing;
@@ -371,23 +378,17 @@ Session::Output Http1Session::Produce(OutputQueue* output) {
 }
 
 void Http1Session::EndAnswer() {
-  has_answer_ = false;
-  body_ = nullptr;
-  is_open_ = false;
+  answer_ = nullptr;
+  (void)Move(Http1Event::kAnswerEnds);
   streams_->OnStreamClosed(stream_);
-  if (!keeps_alive_ || (is_going_ && waiting_bytes() == 0)) {
-    phase_ = Phase::kOver;
-    waiting_ = {};
-    waiting_begin_ = 0;
-  } else {
-    phase_ = Phase::kBetween;
-  }
+  // Asked to go meanwhile: a request that has come already is served still.
+  if (is_last_ && waiting_bytes() == 0) (void)Move(Http1Event::kLeave);
   (void)Charge();
 }
 
 // Counts what is held for the client beyond the connection's own charge.
 bool Http1Session::Charge() {
-  const size_t bytes = waiting_.capacity() + head_.bytes();
+  const size_t bytes = waiting_.capacity() + head_.head.bytes();
   return charge_.Resize(bytes <= limits_.free_bytes ? 0 : static_cast<int64_t>(bytes));
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "native/base/byte_budget.h"
+#include "native/rpc/http1_state.h"
 #include "native/rpc/http_head.h"
 #include "native/rpc/output_queue.h"
 #include "native/rpc/session.h"
@@ -35,14 +36,12 @@ class Http1Session final : public Session {
 
   bool is_made() const override { return true; }
   bool Feed(std::string_view bytes) override;
-  bool wants_input() const override { return phase_ < Phase::kAnswering; }
+  bool wants_input() const override { return TakesInput(state_); }
   size_t waiting_bytes() const override { return waiting_.size() - waiting_begin_; }
   size_t TakeWaiting(char* to, size_t bytes_max) override;
   bool answers_half_closed() const override { return true; }
   Output Produce(OutputQueue* output) override;
-  bool is_over() const override {
-    return phase_ == Phase::kOver && refusal_.empty() && !has_answer_;
-  }
+  bool is_over() const override { return state_ == Http1State::kOver; }
   void Submit(int32_t stream, const HeaderList& headers) override;
   void Submit(int32_t stream, const HeaderList& headers, AnswerBody* body) override;
   void Resume(int32_t) override {}
@@ -55,13 +54,18 @@ class Http1Session final : public Session {
   void CheckTimes(int64_t now_ns) override;
 
  private:
-  // The part of a request that the next byte belongs to.
-  enum class Phase {
-    kBetween,    // two requests
-    kHead,       // of a request
-    kBody,       // and what frames it
-    kAnswering,  // nothing is parsed until the answer has gone
-    kOver,       // nothing is read any more
+  // The head that is arriving.
+  struct IncomingHead {
+    HttpHead head;
+    bool is_value = false;           // what comes next belongs to the last field's value
+    size_t bytes = 0;                // as they came
+    std::optional<int64_t> seen_ns;  // when CheckTimes first saw it
+  };
+  // The body that is arriving.
+  struct IncomingBody {
+    uint64_t bytes_left = 0;    // if its length is known
+    int64_t framing_bytes = 0;  // that have come beside its data
+    int64_t piece_count = 0;    // of its data
   };
 
   static int OnMessageBegin(llhttp_t* parser);
@@ -73,49 +77,34 @@ class Http1Session final : public Session {
   static int OnMessageComplete(llhttp_t* parser);
   static const llhttp_settings_t* Settings();
 
+  // Returns false if the table has no such move.
+  bool Move(Http1Event event);
   size_t Parse(std::string_view piece);
   size_t PieceBytes() const;
-  void CheckParsed(size_t bytes, Phase before);
+  void CheckParsed(size_t bytes, Http1State before);
   int TakeHead();
   void BeginStream();
   bool Charge();
   void Refuse(int status, std::string_view message);
   void RefuseSyntax(llhttp_errno_t error);
   void WriteHead(const HeaderList& headers);
+  Output ProduceAnswer(OutputQueue* output);
   void EndAnswer();
+  void DropWaiting();
 
   const Http1Limits limits_;
   StreamEvents* const streams_;
   SessionEvents* const events_;
   llhttp_t parser_;
-  Phase phase_ = Phase::kBetween;
+  Http1State state_ = Http1State::kIdle;
+  bool is_last_ = false;  // no request after this one is served; never false again
   base::ByteBudget::Share charge_;
-
-  // --- the request that is being received ---
-  HttpHead head_;
-  bool is_value_ = false;      // of the head's last field
-  size_t head_bytes_ = 0;      // as they came
-  int64_t framing_bytes_ = 0;  // of the body, without its data
-  int64_t piece_count_ = 0;    // of the body
-  uint64_t body_bytes_left_ = 0;
-  std::optional<int64_t> head_seen_ns_;
-
-  // --- the stream of the request that was received last ---
-  int32_t stream_ = 0;
-  bool is_open_ = false;
-  bool is_head_request_ = false;
-  bool keeps_alive_ = false;
-  bool wants_continue_ = false;
-
-  // --- its answer ---
-  std::string answer_head_;     // not written yet
-  AnswerBody* body_ = nullptr;  // null: none, or all of it is written
-  bool has_answer_ = false;
-
-  std::string refusal_;  // ends the connection once it is written
-  bool is_going_ = false;
-  bool is_broken_ = false;
-  std::string waiting_;  // bytes that are not parsed yet
+  IncomingHead head_;
+  IncomingBody body_;
+  int32_t stream_ = 0;            // of the request that was received last
+  std::string text_;              // the head of its answer, or a refusal: not written yet
+  AnswerBody* answer_ = nullptr;  // what follows the head; null if nothing does
+  std::string waiting_;           // bytes that are not parsed yet
   size_t waiting_begin_ = 0;
 };
 

@@ -35,7 +35,7 @@ bool AsksAboutModel(std::string_view path) {
 }
 
 // Answers 200 as long as the process lives, also while it drains.
-class AliveHandler final : public MethodHandler {
+class AliveHandler final : public CallHandler {
  public:
   void Handle(Call* call) override {
     auto answer = std::make_shared<HttpAnswer>();
@@ -47,7 +47,7 @@ class AliveHandler final : public MethodHandler {
 };
 
 // Answers the question of a browser if a page of another site may send a request (CORS).
-class PreflightHandler final : public MethodHandler {
+class PreflightHandler final : public CallHandler {
  public:
   void Handle(Call* call) override {
     const std::string_view origin = call->FindMetadata("origin").value_or("");
@@ -61,7 +61,7 @@ class PreflightHandler final : public MethodHandler {
 };
 
 // Hands a request over to Python.
-class AskHandler final : public MethodHandler {
+class AskHandler final : public CallHandler {
  public:
   explicit AskHandler(RareCallQueue* queue) : queue_(*queue) {}
   void Handle(Call* call) override {
@@ -74,7 +74,7 @@ class AskHandler final : public MethodHandler {
   RareCallQueue& queue_;
 };
 
-Method RouteTo(const char* name, MethodHandler* handler) {
+Method RouteTo(const char* name, CallHandler* handler) {
   Method method;
   method.path = name;
   method.handler = handler;

@@ -67,10 +67,10 @@ class HttpService {
   const HttpRoutes* const runs_;
   RareCallQueue probes_;
   RareCallQueue pages_;
-  const std::unique_ptr<MethodHandler> alive_;
-  const std::unique_ptr<MethodHandler> preflight_;
-  const std::unique_ptr<MethodHandler> ask_probe_;
-  const std::unique_ptr<MethodHandler> ask_page_;
+  const std::unique_ptr<CallHandler> alive_;
+  const std::unique_ptr<CallHandler> preflight_;
+  const std::unique_ptr<CallHandler> ask_probe_;
+  const std::unique_ptr<CallHandler> ask_page_;
   const Method alive_route_;
   const Method preflight_route_;
   const Method probe_route_;

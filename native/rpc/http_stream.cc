@@ -1,6 +1,5 @@
 #include "native/rpc/http_stream.h"
 
-#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -14,6 +13,7 @@ constexpr int kRequestTimeout = 408;
 constexpr int kTooLarge = 413;
 constexpr int kMisdirected = 421;
 constexpr int kTooMany = 429;
+constexpr int kHeadersTooLarge = 431;
 constexpr int kGatewayTimeout = 504;
 
 // The bytes of a stream: its objects, its place in the table, and room for usual headers.
@@ -38,151 +38,116 @@ base::Status TooLarge(int64_t bytes_max) {
 
 HttpStream::HttpStream(const HttpService& service, StreamContext* context, int32_t number,
                        base::ByteBudget::Share charge, CallAccount account)
-    : service_(service),
-      context_(*context),
-      number_(number),
-      begin_ns_(context->now_ns),
-      request_(std::move(charge), /*is_http=*/true),
-      account_(std::move(account)) {}
+    : CallStream(context, number, IncomingRequest(std::move(charge), /*is_http=*/true),
+                 std::move(account), kHttpStreamBytes),
+      service_(service),
+      begin_ns_(context->now_ns) {}
 
 // --- The request ---
 
-void HttpStream::OnHeader(std::string_view name, std::string_view value) {
-  if (request_.headers()->Add(name, value)) return;
-  context_.shared->limit_counts.Add(ReachedLimit::kArrivingBytes);
-  is_answered_ = true;
-  context_.session->Reset(number_, ResetReason::kRefused);
-}
-
 void HttpStream::OnHeadersEnd() {
-  const RequestHeaders& headers = *request_.headers();
-  account_.SetOpenBytes(std::max(headers.charged_bytes(), kHttpStreamBytes));
+  CountHeaders();
+  const RequestHeaders& headers = *mutable_request()->headers();
+  is_head_ = headers.http_method() == "HEAD";
   const Method& method = service_.Find(headers.http_method(), headers.path());
   MessageOptions options;
   options.bytes_max = method.message_bytes_max;
-  options.budget = context_.shared->calls.budget.get();
+  options.budget = context().shared->calls.budget.get();
   options.is_bare = true;
-  const base::Status begun = request_.Begin(&method, options, context_.now_ns);
-  if (!begun.ok()) return Refuse(begun, HttpStatusOf(begun.code()));
+  const base::Status begun = mutable_request()->Begin(&method, options, context().now_ns);
+  if (!begun.ok()) return Refuse(begun);
   if (CheckHost()) (void)CheckLength(method);
 }
 
 // HTTP/1.0 may have no such header, and passes: no browser sends one.
 bool HttpStream::CheckHost() {
-  const auto host = request_.headers()->FindMetadata("host");
-  if (!host || service_.hosts().Permits(*host, context_.carrier->local_address())) return true;
-  Refuse({base::Code::kFailedPrecondition,
-          "Host '" + std::string(*host) +
-              "' is not a name of this server; use localhost, its address, or a name that "
-              "--http_hosts lists"},
-         kMisdirected);
+  const auto host = mutable_request()->headers()->FindMetadata("host");
+  if (!host || service_.hosts().Permits(*host, context().carrier->local_address())) return true;
+  RefuseWith({base::Code::kFailedPrecondition,
+              "Host '" + std::string(*host) +
+                  "' is not a name of this server; use localhost, its address, or a name that "
+                  "--http_hosts lists"},
+             kMisdirected);
   return false;
 }
 
 // Refuses a body before it is sent, if its declared length is too much.
 bool HttpStream::CheckLength(const Method& method) {
-  const auto header = request_.headers()->FindMetadata("content-length");
+  const auto header = mutable_request()->headers()->FindMetadata("content-length");
   if (!header) return true;
   int64_t bytes = 0;
   const char* const end = header->data() + header->size();
   const bool is_number = std::from_chars(header->data(), end, bytes).ec == std::errc();
   if (!is_number || bytes > method.message_bytes_max) {
-    Refuse(TooLarge(method.message_bytes_max), kTooLarge);
+    RefuseWith(TooLarge(method.message_bytes_max), kTooLarge);
     return false;
   }
-  base::ByteBudget* const budget = context_.shared->calls.budget.get();
-  base::ByteBudget::Share fits(budget, UseOf(bytes, method.handler->IsLimited()));
+  base::ByteBudget* const budget = context().shared->calls.budget.get();
+  base::ByteBudget::Share fits(budget, UseOf(bytes, method.is_of_model()));
   if (fits.Resize(bytes)) return true;
-  Refuse(base::NoMemoryFor("a body of " + std::to_string(bytes) + " bytes", *budget), kTooMany);
+  RefuseWith(base::NoMemoryFor("a body of " + std::to_string(bytes) + " bytes", *budget), kTooMany);
   return false;
 }
 
 void HttpStream::OnData(std::string_view data) {
-  if (!request_.is_receiving()) return;
+  if (!request().is_receiving()) return;
   body_bytes_ += static_cast<int64_t>(data.size());
-  const int64_t bytes_max = request_.method()->message_bytes_max;
-  if (body_bytes_ > bytes_max) return Refuse(TooLarge(bytes_max), kTooLarge);
-  const base::Status taken = request_.AddData(data, context_.space, context_.now_ns);
-  if (!taken.ok()) Refuse(taken, HttpStatusOf(taken.code()));
-}
-
-void HttpStream::OnRequestEnd() {
-  if (!request_.is_receiving()) return;
-  const base::Status ended = request_.End();
-  // From here on the admission counts it, or refuses it.
-  if (request_.method()->handler->IsLimited()) account()->SetOpenBytes(0);
-  if (!ended.ok()) return Refuse(ended, HttpStatusOf(ended.code()));
-  StreamCall* const call = MakeCall();
-  call->account()->MarkArrived();
-  context_.due.push_back(call_);
-}
-
-StreamCall* HttpStream::MakeCall() {
-  if (call_ == nullptr) {
-    call_ =
-        std::make_shared<StreamCall>(context_.carrier->shared_from_this(), &context_.shared->calls,
-                                     number_, request_.Take(), std::move(account_));
-  }
-  return call_.get();
+  const int64_t bytes_max = request().method()->message_bytes_max;
+  if (body_bytes_ > bytes_max) return RefuseWith(TooLarge(bytes_max), kTooLarge);
+  const base::Status taken = mutable_request()->AddData(data, context().space, context().now_ns);
+  if (!taken.ok()) Refuse(taken);
 }
 
 // --- The answer ---
 
 void HttpStream::Answer(CallEnd end) {
-  SetAnswered();
+  MarkAnswered();
   if (end.http != nullptr) {
-    reply_.Set(std::move(end.http), service_.common_fields(), context_.now_ns);
+    reply_.Set(std::move(end.http), service_.common_fields(), context().now_ns);
   } else {
-    reply_.SetFailure(end.status, end.http_fields, service_.common_fields(), context_.now_ns);
+    reply_.SetFailure(end.status, end.http_fields, service_.common_fields(), context().now_ns);
   }
-  context_.session->Submit(number_, reply_.Headers(), &reply_);
+  Submit();
 }
 
-// The request is still arriving, and the rest of it is not read.
-void HttpStream::Refuse(const base::Status& status, int http_status) {
-  MakeCall()->RefuseArriving(status.code());
-  SetAnswered();
-  reply_.SetFailure(status, "", service_.common_fields(), context_.now_ns, http_status);
-  context_.session->Submit(number_, reply_.Headers(), &reply_);
+// The rest of the request is not read.
+void HttpStream::RefuseWith(const base::Status& status, std::optional<int> http_status) {
+  DropRequest(status.code());
+  MarkAnswered();
+  reply_.SetFailure(status, "", service_.common_fields(), context().now_ns, http_status);
+  Submit();
 }
 
-void HttpStream::SetAnswered() {
-  is_answered_ = true;
-  if (call_ != nullptr) call_->MarkAnswered();
-  context_.answered.push_back(number_);
+void HttpStream::RefuseLongHeaders() {
+  RefuseWith({base::Code::kResourceExhausted, "the headers are too long; shorten them"},
+             kHeadersTooLarge);
 }
 
-// --- Its end, and its limits ---
-
-void HttpStream::Close() {
-  if (call_ != nullptr) call_->Close(context_.now_ns);
+void HttpStream::Submit() {
+  Session& session = *context().session;
+  if (is_head_) return session.Submit(number(), reply_.Headers());
+  session.Submit(number(), reply_.Headers(), &reply_);
 }
 
-void HttpStream::CountUnread() {
-  if (account()->open_bytes() == 0) account()->SetOpenBytes(kHttpStreamBytes);
-}
-
-bool HttpStream::IsReceiving(int64_t since_ns) const {
-  return !is_answered_ && request_.is_arriving(since_ns);
-}
+// --- Its limits ---
 
 bool HttpStream::EndIfPaused(int64_t since_ns) {
   if (reply_.is_left_unread(since_ns)) {
-    context_.session->Reset(number_, ResetReason::kCancelled);
+    context().session->Reset(number(), ResetReason::kCancelled);
     return true;
   }
-  const int64_t request_ns_max = context_.shared->calls.request_ns_max;
-  const int64_t age_ns = context_.now_ns - begin_ns_;
-  if (is_answered_ || request_ns_max <= 0 || age_ns < request_ns_max) return false;
-  if (request_.is_receiving()) {
-    Refuse(
+  const int64_t request_ns_max = context().shared->calls.request_ns_max;
+  const int64_t age_ns = context().now_ns - begin_ns_;
+  if (is_answered() || request_ns_max <= 0 || age_ns < request_ns_max) return false;
+  if (request().is_receiving()) {
+    RefuseWith(
         {base::Code::kDeadlineExceeded, "the request's body had not arrived after " +
                                             std::to_string(request_ns_max / WireLimits::kSecondNs) +
                                             " s (--rest_api_timeout_in_ms)"},
         kGatewayTimeout);
     return true;
   }
-  if (age_ns < request_ns_max + kLateNs || !request_.method()->handler->IsLimited()) return false;
+  if (age_ns < request_ns_max + kLateNs || !request().method()->is_of_model()) return false;
   CallEnd end;
   end.status = {base::Code::kDeadlineExceeded,
                 "the request's time ended before the model answered (--rest_api_timeout_in_ms)"};
@@ -191,15 +156,15 @@ bool HttpStream::EndIfPaused(int64_t since_ns) {
 }
 
 std::optional<double> HttpStream::Pace() const {
-  const int64_t age_ns = context_.now_ns - begin_ns_;
-  if (is_answered_ || !request_.is_receiving() || age_ns < kPaceNs) return {};
+  const int64_t age_ns = context().now_ns - begin_ns_;
+  if (is_answered() || !request().is_receiving() || age_ns < kPaceNs) return {};
   return static_cast<double>(body_bytes_) / static_cast<double>(age_ns);
 }
 
 void HttpStream::GiveUp() {
-  Refuse({base::Code::kDeadlineExceeded,
-          "the request's body came slowest while all connections were busy; send it again"},
-         kRequestTimeout);
+  RefuseWith({base::Code::kDeadlineExceeded,
+              "the request's body came slowest while all connections were busy; send it again"},
+             kRequestTimeout);
 }
 
 // --- The protocol ---

@@ -12,7 +12,7 @@ base::Status IncomingRequest::Begin(const Method* method, MessageOptions options
   data_ns_ = begin_ns_ = now_ns;
   options.bytes_max = std::min(options.bytes_max, method->message_bytes_max);
   options.encoding = headers_.encoding();
-  options.is_of_model = method->handler->IsLimited();
+  options.is_of_model = method->is_of_model();
   options.is_in_one_piece = takes_many();
   message_ = IncomingMessage(options);
   return headers_.Check();

@@ -8,20 +8,13 @@
 
 #include "native/base/byte_budget.h"
 #include "native/base/status.h"
+#include "native/rpc/arrived_request.h"
 #include "native/rpc/incoming_message.h"
 #include "native/rpc/method.h"
 #include "native/rpc/receive_block.h"
 #include "native/rpc/request_headers.h"
 
 namespace millpond::rpc {
-
-// The parts of a request that have arrived, for its call.
-struct ArrivedRequest {
-  const Method* method;
-  RequestHeaders headers;
-  IncomingMessage message;  // empty if the method takes many
-  int64_t begin_ns;
-};
 
 // A request as it arrives: its headers, and its message, or its messages one after the other.
 //
@@ -45,7 +38,7 @@ class IncomingRequest {
 
   // Null before Begin.
   const Method* method() const { return method_; }
-  bool takes_many() const { return method_->kind == MethodKind::kBidiStreaming; }
+  bool takes_many() const { return method_->takes_many(); }
   bool has_ended() const { return has_ended_; }
   bool is_receiving() const { return method_ != nullptr && !has_ended_; }
   // True if the one message is arriving, and a part of it came at `since_ns` or later.

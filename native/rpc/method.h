@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "native/base/status.h"
 #include "native/servable/batch_queue.h"
@@ -10,49 +12,65 @@
 namespace millpond::rpc {
 
 class Call;
+class RunnableCall;
 
-// Answers the calls of one method. Outlives them.
+// The base of the three kinds of handlers below. A handler outlives its calls.
 //
-// Thread: request threads, several at once, each with a call of its own; IsLimited and
-// RecordRefusal also under its connection's lock. The watchdog too calls ModelNameOf and
-// RecordRefusal.
+// Thread: request threads, several at once, each with a call of its own.
 class MethodHandler {
  public:
   virtual ~MethodHandler() = default;
-  // Called when a message has arrived: once for a method that takes one. Answers a unary call once,
-  // with Reply or Fail, here or later on any thread.
-  virtual void Handle(Call* call) = 0;
-  // Returns a call of a limited method as a request that runs in steps. Returns null if Handle
-  // answers it as a whole.
-  virtual std::unique_ptr<servable::WaitingRequest> MakeRequest(std::shared_ptr<Call>) {
-    return {};
-  }
-  // Called for a method that takes many messages, when the client has sent the last one.
-  virtual void HandleEnd(Call*) {}
-
-  // True if the calls are requests to models: then they count as in flight (servable::Admission),
-  // may be refused for that, and wait for a thread that may run requests. Other calls, like health
-  // checks, are handled as they come, and must not take long.
-  virtual bool IsLimited() const { return false; }
-  // Returns the model that a limited call is for, as its bytes say; "" if they do not.
-  virtual std::string ModelNameOf(const Call&) const { return ""; }
-  // Returns the key of the batches that a limited call may join, as its bytes say.
-  virtual servable::BatchKey BatchKeyOf(const Call&) const { return servable::kNoBatchKey; }
-  // Records a call that was refused with `code` and is never handled.
+  // Records a call that the server refused with `code`, so that nothing else handles it. Also under
+  // the connection's lock, and on the watchdog.
   virtual void RecordRefusal(const Call&, base::Code) const {}
 };
 
-enum class MethodKind { kUnary, kServerStreaming, kBidiStreaming };
+// Answers the calls of a method that takes one message.
+class CallHandler : public MethodHandler {
+ public:
+  // Answers the call once, with Reply or Fail, here or later on any thread. Must not take long,
+  // because it holds up the thread that reads the connection.
+  virtual void Handle(Call* call) = 0;
+};
+
+// Answers the calls of a method that takes many messages.
+class StreamingHandler : public MethodHandler {
+ public:
+  // A message has arrived. Like CallHandler::Handle it must not take long.
+  virtual void HandleMessage(Call* call) = 0;
+  // The client has sent its last message.
+  virtual void HandleEnd(Call* call) = 0;
+};
+
+// Answers requests to models. They count as in flight (servable::Admission), may be refused for
+// that, and wait for a thread that may run requests.
+class ModelHandler : public MethodHandler {
+ public:
+  // Returns the steps that answer the request, for one thread. Never null.
+  virtual std::unique_ptr<servable::WaitingRequest> MakeRequest(
+      std::shared_ptr<RunnableCall> call) = 0;
+  // Returns the model that the request's bytes name; "" if they name none. Also on the watchdog.
+  virtual std::string ModelNameOf(const Call& call) const = 0;
+  // Returns the key of the batches that the request may join, as its bytes say.
+  virtual servable::BatchKey BatchKeyOf(const Call& call) const = 0;
+};
 
 // A method of the server. Outlives its calls.
 struct Method {
+  using Handler = std::variant<CallHandler*, StreamingHandler*, ModelHandler*>;
+
   std::string path;
-  MethodKind kind = MethodKind::kUnary;
-  MethodHandler* handler = nullptr;
+  Handler handler;
   int64_t message_bytes_max = INT64_MAX;
   bool is_http = false;  // its requests come over HTTP
   // So many bytes of a message make one byte of tensors, more or less.
   size_t bytes_per_run_byte = 1;
+
+  bool is_of_model() const { return std::holds_alternative<ModelHandler*>(handler); }
+  bool takes_many() const { return std::holds_alternative<StreamingHandler*>(handler); }
+  void RecordRefusal(const Call& call, base::Code code) const {
+    std::visit([&](const auto* its) { its->RecordRefusal(call, code); }, handler);
+  }
 };
 
 }  // namespace millpond::rpc

@@ -35,7 +35,7 @@ std::shared_ptr<servable::RequestReservoir> FindReservoir(
 
 }  // namespace
 
-ModelCall::ModelCall(std::shared_ptr<Call> call, const ModelMethod& method)
+ModelCall::ModelCall(std::shared_ptr<RunnableCall> call, const ModelMethod& method)
     : call_(std::move(call)),
       method_(method),
       trace_(method.parts_.spans, method.method_),
@@ -154,7 +154,8 @@ void ModelMethod::RecordRefusal(const Call& call, base::Code code) const {
       .Record(code, metrics::PhaseTimes::OfTotal(now_ns - call.received_ns()));
 }
 
-std::unique_ptr<servable::WaitingRequest> ModelMethod::MakeRequest(std::shared_ptr<Call> call) {
+std::unique_ptr<servable::WaitingRequest> ModelMethod::MakeRequest(
+    std::shared_ptr<RunnableCall> call) {
   return std::make_unique<ModelCall>(std::move(call), *this);
 }
 

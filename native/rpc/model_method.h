@@ -16,8 +16,8 @@
 #include "native/metrics/request_recorder.h"
 #include "native/metrics/request_statistics.h"
 #include "native/metrics/span_buffer.h"
-#include "native/rpc/call.h"
 #include "native/rpc/request_trace.h"
+#include "native/rpc/runnable_call.h"
 #include "native/servable/batch_queue.h"
 #include "native/servable/request_reservoir.h"
 #include "native/servable/serving_map.h"
@@ -44,7 +44,7 @@ class ModelMethod;
 class ModelCall final : public servable::WaitingRequest {
  public:
   // Borrows the method and all that it borrows.
-  ModelCall(std::shared_ptr<Call> call, const ModelMethod& method);
+  ModelCall(std::shared_ptr<RunnableCall> call, const ModelMethod& method);
 
   // --- servable::WaitingRequest ---
 
@@ -91,7 +91,7 @@ class ModelCall final : public servable::WaitingRequest {
   // Offers the request to its trace and to the model's reservoir, after the answer is written.
   void Offer();
 
-  const std::shared_ptr<Call> call_;
+  const std::shared_ptr<RunnableCall> call_;
   const ModelMethod& method_;
   RequestTrace trace_;
   metrics::PhaseWatch watch_;
@@ -123,15 +123,12 @@ class ModelCall final : public servable::WaitingRequest {
 //
 // Thread: request threads, several at once, each with a call of its own. Cost: two virtual calls
 // beside Prepare; allocates the ModelCall and the reply's buffer.
-class ModelMethod : public MethodHandler {
+class ModelMethod : public ModelHandler {
  public:
   ModelMethod(metrics::Method method, const ModelMethodParts& parts)
       : method_(method), parts_(parts) {}
 
-  // Never called, because calls of this kind run in steps (MakeRequest).
-  void Handle(Call*) final {}
-  std::unique_ptr<servable::WaitingRequest> MakeRequest(std::shared_ptr<Call> call) final;
-  bool IsLimited() const final { return true; }
+  std::unique_ptr<servable::WaitingRequest> MakeRequest(std::shared_ptr<RunnableCall> call) final;
   // Returns the name in the ModelSpec that most requests have as their field 1.
   std::string ModelNameOf(const Call& call) const override;
   // Returns the key of the model and the signature in that ModelSpec.

@@ -182,7 +182,7 @@ base::StatusOr<std::string> AnswerReflection(const ReflectionTable& table, WireR
   return response;
 }
 
-void ReflectionService::Handle(Call* call) {
+void ReflectionService::HandleMessage(Call* call) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_closed_) return call->Finish({base::Code::kUnavailable, "the server is shutting down"});

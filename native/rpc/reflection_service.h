@@ -31,14 +31,14 @@ base::StatusOr<std::string> AnswerReflection(const ReflectionTable& table,
 
 // grpc.reflection.v1 and v1alpha.
 //
-// Thread: Handle and HandleEnd: request threads, several at once, because the table never changes.
-// Close: the control plane.
-class ReflectionService final : public MethodHandler {
+// Thread: HandleMessage and HandleEnd: request threads, several at once, because the table never
+// changes. Close: the control plane.
+class ReflectionService final : public StreamingHandler {
  public:
   // Borrows `table`.
   explicit ReflectionService(const ReflectionTable& table) : table_(table) {}
 
-  void Handle(Call* call) override;
+  void HandleMessage(Call* call) override;
   void HandleEnd(Call* call) override;
   // Ends every stream, because the server drains.
   void Close();

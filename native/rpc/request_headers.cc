@@ -59,18 +59,11 @@ base::Status RequestHeaders::Check() const {
 }
 
 std::optional<std::string_view> RequestHeaders::FindMetadata(std::string_view key) const {
-  std::string_view rest = metadata_;
-  const auto take = [&rest] {
-    const std::string_view text = rest.substr(0, rest.find('\0'));
-    rest.remove_prefix(text.size() + 1);
-    return text;
-  };
-  while (!rest.empty()) {
-    const std::string_view name = take();
-    const std::string_view value = take();
-    if (name == key) return value;
-  }
-  return {};
+  std::optional<std::string_view> found;
+  ForEachMetadata(metadata_, [&](std::string_view name, std::string_view value) {
+    if (!found && name == key) found = value;
+  });
+  return found;
 }
 
 void RequestHeaders::Free() {

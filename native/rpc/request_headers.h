@@ -12,6 +12,21 @@
 
 namespace millpond::rpc {
 
+// Calls `visit` with the name and the value of each header. `metadata` is as RequestHeaders has it:
+// each name and value has a NUL byte after it.
+template <typename Visit>
+void ForEachMetadata(std::string_view metadata, Visit&& visit) {
+  const auto take = [&metadata] {
+    const std::string_view text = metadata.substr(0, metadata.find('\0'));
+    metadata.remove_prefix(text.size() + 1);
+    return text;
+  };
+  while (!metadata.empty()) {
+    const std::string_view name = take();
+    visit(name, take());
+  }
+}
+
 // The headers of one request, as far as gRPC or a handler needs them. They count in the share that
 // was taken when the request began. A value.
 //

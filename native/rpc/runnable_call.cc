@@ -2,40 +2,22 @@
 
 #include <utility>
 
-#include "native/base/share_scope.h"
+#include "native/base/clock.h"
 
 namespace millpond::rpc {
-namespace {
-
-// A model's name and what stands before it in a message.
-constexpr size_t kModelNameBytes = 1024;
-
-}  // namespace
 
 // --- Before its turn ---
 
-// The name stands at the start of a message, as clients write it.
-std::string RunnableCall::StartOfMessage() const {
-  if (message_.is_read() || !message_.is_compressed()) return "";
-  return message_.StartOf(kModelNameBytes);
-}
-
 std::string RunnableCall::ModelName() {
-  if (message_.is_read() || !message_.is_compressed()) {
-    Read();
-    return PeekModelName();
-  }
-  const std::string start = StartOfMessage();
-  shown_ = start;
-  std::string name = PeekModelName();
-  shown_.reset();
+  std::string name;
+  mutable_arrived()->ShowingModelName([&] { name = PeekModelName(); });
   return name;
 }
 
 void RunnableCall::PeekBatchKey() {
-  if (is_compressed() || limits_->batches == nullptr || limits_->batches->is_empty()) return;
+  if (is_compressed() || limits().batches == nullptr || limits().batches->is_empty()) return;
   Read();
-  batch_key_ = method_->handler->BatchKeyOf(*this);
+  batch_key_ = handler().BatchKeyOf(*this);
 }
 
 void RunnableCall::Refuse(const base::Status& status) {
@@ -43,16 +25,9 @@ void RunnableCall::Refuse(const base::Status& status) {
   end.status = status;
   // gRPC's own retries wait for so long:
   // https://github.com/grpc/proposal/blob/master/A6-client-retries.md
-  end.pushback_ms = limits_->admission->NextPushbackMs();
+  end.pushback_ms = limits().admission->NextPushbackMs();
   // The refusal counts for the model that the request names.
-  const std::string start = StartOfMessage();
-  if (start.empty()) {
-    Read();
-  } else {
-    shown_ = start;
-  }
-  RecordRefusal(status.code());
-  shown_.reset();
+  mutable_arrived()->ShowingModelName([&] { RecordRefusal(status.code()); });
   FreeRequest();
   End(std::move(end));
 }
@@ -60,23 +35,28 @@ void RunnableCall::Refuse(const base::Status& status) {
 // --- Its turn ---
 
 std::unique_ptr<servable::WaitingRequest> RunnableCall::MakeRequest() {
-  auto request = message_.Read().ok() ? method_->handler->MakeRequest(shared_from_this()) : nullptr;
-  if (request == nullptr) Handle();
-  return request;
+  if (!ReadOrEnd()) return nullptr;
+  return handler().MakeRequest(std::static_pointer_cast<RunnableCall>(shared_from_this()));
 }
 
-void RunnableCall::Handle() {
-  const base::Status& read = message_.Read();
-  if (read.ok()) {
-    base::ByteBudget::Share decoded(limits_->budget.get());
-    const base::ShareScope share_scope(&decoded, run_.reply_limits());
-    return method_->handler->Handle(this);
-  }
+bool RunnableCall::ReadOrEnd() {
+  const base::Status& read = mutable_arrived()->Read();
+  if (read.ok()) return true;
   RecordRefusal(read.code());
   CallEnd end;
   end.status = read;
   end.names_encodings = read.code() == base::Code::kUnimplemented;
   End(std::move(end));
+  return false;
+}
+
+bool RunnableCall::TryAwait(const servable::AwaitedChange& change) {
+  const int64_t until_ns = servable::AwaitEndNs(received_ns(), limits().first_version_wait_ns,
+                                                run_context().deadline_ns);
+  if (!is_in_flight() || is_cancelled() || base::MonotonicNs() >= until_ns) return false;
+  if (!limits().awaiting->TakeAwaitingPlace()) return false;
+  awaited_ = Awaited{change, until_ns};
+  return true;
 }
 
 void RunnableCall::EndAnswering() {
@@ -84,14 +64,9 @@ void RunnableCall::EndAnswering() {
   if (!awaited_) return FreeRequest();
   const Awaited awaited = *awaited_;
   awaited_.reset();
-  message_.ForgetRead();
-  limits_->awaiting->Await(std::static_pointer_cast<RunnableCall>(shared_from_this()),
+  mutable_arrived()->ForgetRead();
+  limits().awaiting->Await(std::static_pointer_cast<RunnableCall>(shared_from_this()),
                            awaited.change, awaited.until_ns);
-}
-
-void RunnableCall::FreeRequest() {
-  message_.Free();
-  headers_.Free();
 }
 
 }  // namespace millpond::rpc

@@ -1,71 +1,85 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "native/base/status.h"
 #include "native/rpc/call.h"
+#include "native/servable/awaited_change.h"
 #include "native/servable/batch_queue.h"
 
 namespace millpond::rpc {
 
-// A call, as the threads see it that queue and run it.
+// A request to a model, as the threads see it that queue and run it.
 //
 // Thread: the one that reads or runs it: all but what follows. Any: Cancel, IsWanted. The watchdog:
-// PeekModelName, between Read and the end of the call's turn; Refuse of a call that waits.
+// PeekModelName, between Read and the end of the request's turn; Refuse of a request that waits.
 class RunnableCall : public Call {
  public:
   // Decompresses the message.
-  void Read() { (void)message_.Read(); }
-  void Cancel(int64_t now_ns) { cancellation_.Cancel(now_ns); }
-  // True if the client is gone; what waits for a version is answered then.
-  bool is_cancelled() const { return cancellation_.is_cancelled(); }
+  void Read() { (void)mutable_arrived()->Read(); }
+  using Call::Cancel;
+  using Call::is_cancelled;
   // True if an answer is still waited for.
-  bool IsWanted(int64_t now_ns) const { return !is_cancelled() && now_ns < run_.deadline_ns; }
-  // Returns the model that a request is for. Reads the message if it must.
+  bool IsWanted(int64_t now_ns) const {
+    return !is_cancelled() && now_ns < run_context().deadline_ns;
+  }
+  // Returns the model that the request is for. Reads the message if it must.
   std::string ModelName();
   // The same for a message that was read.
-  std::string PeekModelName() const { return method_->handler->ModelNameOf(*this); }
+  std::string PeekModelName() const { return handler().ModelNameOf(*this); }
   // Reads the key of the batches that the request may join, if there are any batches. A compressed
   // message has none: it would have to be decompressed for it.
   void PeekBatchKey();
   servable::BatchKey batch_key() const { return batch_key_; }
-  bool is_compressed() const { return message_.is_compressed(); }
-  size_t message_bytes() const { return message_.bytes() / method_->bytes_per_run_byte; }
+  bool is_compressed() const { return arrived().is_compressed(); }
+  size_t message_bytes() const {
+    return arrived().sent_bytes() / arrived().method().bytes_per_run_byte;
+  }
   // Instead of an answer by the handler: ends the call with `status`, and tells the client when to
   // try again.
   void Refuse(const base::Status& status);
+
+  // Postpones the answer, as the last step of WaitingRequest::Prepare: the request has another turn
+  // when `change` has come, when the client cancels, and once more before the time to wait for a
+  // first version, or the client's deadline, is over. Returns false if it may not wait (longer).
+  bool TryAwait(const servable::AwaitedChange& change);
 
  protected:
   using Call::Call;
   ~RunnableCall() = default;
 
-  // Has the handler answer the call as a whole.
-  void Handle();
-  void RecordRefusal(base::Code code) const { method_->handler->RecordRefusal(*this, code); }
-  void FreeRequest();  // the message and the headers
+  // Returns true if the message can be read. Otherwise ends the call with the reason.
+  bool ReadOrEnd();
+  void FreeRequest() { mutable_arrived()->Free(); }
+  void RecordRefusal(base::Code code) const { arrived().method().RecordRefusal(*this, code); }
 
  private:
   friend class CallBeingAnswered;
 
+  // The version that the request waits for, and for how long.
+  struct Awaited {
+    servable::AwaitedChange change;
+    int64_t until_ns = 0;
+  };
+
+  ModelHandler& handler() const { return *std::get<ModelHandler*>(arrived().method().handler); }
   // Returns null if the call is answered.
   std::unique_ptr<servable::WaitingRequest> MakeRequest();
   // Frees the request, or puts it aside if its handler asked for that.
   void EndAnswering();
-  // Returns the start of a message that is not read yet and compressed; "" of any other.
-  std::string StartOfMessage() const;
 
+  std::optional<Awaited> awaited_;  // what the handler asked for in this turn
   servable::BatchKey batch_key_ = servable::kNoBatchKey;
 };
 
-// A call while a thread answers it, which ends with the object.
+// A request while a thread answers it, which ends with the object.
 //
-// Thread: one, which answers the call.
+// Thread: one, which answers the request.
 class CallBeingAnswered final : public servable::WaitingRequest {
  public:
   explicit CallBeingAnswered(std::shared_ptr<RunnableCall> call) : call_(std::move(call)) {}

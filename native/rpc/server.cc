@@ -56,7 +56,7 @@ constexpr int64_t kArrivalPauseNs = 300'000'000;
 size_t CoreCount() { return std::max<size_t>(1, base::AllowedCores().size()); }
 
 // Hands the calls of one rare method over.
-class RareHandler final : public MethodHandler {
+class RareHandler final : public CallHandler {
  public:
   RareHandler(RareCallQueue* queue, std::shared_ptr<metrics::MethodRecorder> requests)
       : queue_(queue), requests_(std::move(requests)) {}
@@ -124,6 +124,8 @@ CallLimits CallLimitsOf(const ServerOptions& options,
 WireLimits HttpWireLimits(const HttpOptions& options) {
   WireLimits limits;
   limits.connection_count_max = options.connection_count_max;
+  // All that HTTP/1's own limits let through: they count no bytes beside a header's name and value.
+  limits.header_list_bytes_max = 40'960;
   limits.handshake_ns = 10 * WireLimits::kSecondNs;
   limits.pause_ns = 30 * WireLimits::kSecondNs;
   limits.keepalive_ns = 0;
@@ -196,8 +198,7 @@ struct Server::State {
   void MakeThreads();
   void StartThreads();
   void AddMethods();
-  void Add(const std::string& path, MethodHandler* handler, int64_t message_bytes_max = INT64_MAX,
-           MethodKind kind = MethodKind::kUnary);
+  void Add(const std::string& path, Method::Handler handler, int64_t message_bytes_max = INT64_MAX);
   bool WaitForLastCall(const ServerShared& whose, int64_t timeout_ns);
   bool WaitForQuiet(const ServerShared& whose, int64_t timeout_ns);
   void AskToGo(const ServerShared& whose, int64_t timeout_ns);
@@ -222,7 +223,7 @@ struct Server::State {
   HealthService health;
   std::optional<ReflectionService> reflection;
   RareCallQueue rare_calls;
-  std::vector<std::unique_ptr<MethodHandler>> rare_handlers;
+  std::vector<std::unique_ptr<CallHandler>> rare_handlers;
 
   const std::shared_ptr<ServerShared> shared = std::make_shared<ServerShared>();
   std::optional<HttpPart> http;  // before the network, whose connections borrow it
@@ -235,9 +236,9 @@ struct Server::State {
   std::optional<bool> has_http_drained;  // set by the first ShutdownHttp
 };
 
-void Server::State::Add(const std::string& path, MethodHandler* handler, int64_t message_bytes_max,
-                        MethodKind kind) {
-  shared->methods[path] = {path, kind, handler, message_bytes_max};
+void Server::State::Add(const std::string& path, Method::Handler handler,
+                        int64_t message_bytes_max) {
+  shared->methods[path] = {path, handler, message_bytes_max};
 }
 
 void Server::State::AddMethods() {
@@ -249,8 +250,7 @@ void Server::State::AddMethods() {
   Add("/tensorflow.serving.PredictionService/MultiInference", &multi_inference);
   Add("/tensorflow.serving.SessionService/SessionRun", &session_run);
   Add("/grpc.health.v1.Health/Check", health.check(), kCheckMessageBytesMax);
-  Add("/grpc.health.v1.Health/Watch", health.watch(), kCheckMessageBytesMax,
-      MethodKind::kServerStreaming);
+  Add("/grpc.health.v1.Health/Watch", health.watch(), kCheckMessageBytesMax);
   for (const std::string& path : options.rare_methods) {
     rare_handlers.push_back(std::make_unique<RareHandler>(
         &rare_calls, statistics->MethodWithoutModel(MethodNameOf(path))));
@@ -262,7 +262,7 @@ void Server::State::AddMethods() {
   reflection.emplace(*options.reflection);
   for (const char* const edition : {"v1", "v1alpha"}) {
     Add(std::string("/grpc.reflection.") + edition + ".ServerReflection/ServerReflectionInfo",
-        &*reflection, kReflectionMessageBytesMax, MethodKind::kBidiStreaming);
+        &*reflection, kReflectionMessageBytesMax);
   }
 }
 

@@ -49,8 +49,9 @@ class Stream {
   virtual void OnRequestEnd() = 0;
 
   // --- what its call asks for, before it is answered: see CallCarrier ---
-  virtual bool TakeMessage(base::ChargedText* message, bool* is_end) = 0;
-  virtual bool Send(std::shared_ptr<OutMessage> message, size_t waiting_max) = 0;
+  // A protocol whose calls have one message and one answer has neither.
+  virtual bool TakeMessage(base::ChargedText*, bool*) { return false; }
+  virtual bool Send(std::shared_ptr<OutMessage>, size_t) { return false; }
   virtual void Answer(CallEnd end) = 0;
 
   // --- at any time ---

@@ -10,31 +10,33 @@
 
 namespace millpond::rpc {
 
-// A call, as its stream and its connection see it.
+// A call of any method, as its stream and its connection see it.
 //
 // Thread: Arrive: the one that has the connection's turn. All else: under the connection's lock.
 class StreamCall final : public RunnableCall {
  public:
   // Takes what has arrived of a request: all of it, or a part if the call is only to be refused.
   StreamCall(std::shared_ptr<CallCarrier> carrier, const CallLimits* limits, int32_t stream,
-             ArrivedRequest request, CallAccount account)
-      : RunnableCall(std::move(carrier), limits, stream, std::move(request), std::move(account)) {}
+             ArrivedRequest arrived, CallAccount account)
+      : RunnableCall(std::move(carrier), limits, stream, std::move(arrived), std::move(account)) {}
 
-  CallAccount* account() { return &account_; }
+  CallAccount* account() { return mutable_account(); }
   // Handles what has come: the request, or the next of many messages. Returns true for a request to
   // a model that was admitted: a thread that runs requests is to answer it (CallBeingAnswered).
   bool Arrive();
   // The connection ends the call itself, with `code`. The memory of a request that is still
   // arriving is free before the client learns of the end.
   void RefuseArriving(base::Code code);
-  void MarkAnswered() { is_over_.store(true, std::memory_order_release); }
+  void MarkAnswered() { (void)SetOver(); }
   // Ends the call: nothing can be sent any more. If it was not answered, its client waits for no
   // answer.
   void Close(int64_t now_ns);
 
  private:
-  bool takes_many() const { return method_->kind == MethodKind::kBidiStreaming; }
-  void ArriveMessages();
+  // Arrive for each kind of method.
+  bool ArriveAt(CallHandler* handler);
+  bool ArriveAt(StreamingHandler* handler);
+  bool ArriveAt(ModelHandler* handler);
   base::Status Enter();
 };
 

@@ -34,34 +34,8 @@ class Admission(Protocol):
         """The number of requests refused since the start."""
 
 
-class ByteShare(Protocol):
-    """The bytes that one holder has taken of a budget. They go back when the share is destroyed.
-
-    Thread: its holder's, one at a time.
-    """
-
-    def resize(self, bytes: int) -> bool:
-        """Changes the share to `bytes`. Returns False, and changes nothing, if the budget has too few left.
-
-        A share can always shrink.
-        """
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the last `resize` that returned True; 0 before it."""
-
-
 class ByteBudget(Protocol):
     """The memory that clients may take together. Thread: any, at once."""
-
-    def message_share(self) -> ByteShare:
-        """Makes an empty share for messages, what they decode to, and replies."""
-
-    def call_share(self) -> ByteShare:
-        """Makes an empty share for calls and short questions: it may exceed the limit a little."""
-
-    def connection_share(self) -> ByteShare:
-        """Makes an empty share for probes and connections: it may exceed the limit further."""
 
     @property
     def limit_bytes(self) -> int:
@@ -69,11 +43,11 @@ class ByteBudget(Protocol):
 
     @property
     def in_use_bytes(self) -> int:
-        """The bytes of all shares now."""
+        """The bytes that clients have taken now."""
 
     @property
     def refused_count(self) -> int:
-        """The number of refused calls of `ByteShare.resize` since the start."""
+        """The number of times that a client asked for more than was left, since the start."""
 
 
 class RareCall(Protocol):

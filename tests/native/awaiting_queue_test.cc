@@ -9,10 +9,12 @@
 #include <memory>
 #include <vector>
 
+#include "native/rpc/incoming_request.h"
 #include "native/rpc/receive_block.h"
 #include "native/rpc/stream_call.h"
 #include "tests/native/fake_carrier.h"
 #include "tests/native/units.h"
+#include "tests/native/whole_answers.h"
 
 namespace millpond::rpc {
 namespace {
@@ -20,8 +22,8 @@ namespace {
 using testing::kMs;
 using Calls = std::vector<std::shared_ptr<RunnableCall>>;
 
-struct NoHandler final : MethodHandler {
-  void Handle(Call*) override {}
+struct NoHandler final : testing::WholeAnswers {
+  void Answer(RunnableCall*) override {}
 };
 
 class AwaitingQueueTest : public ::testing::Test {
@@ -40,7 +42,7 @@ class AwaitingQueueTest : public ::testing::Test {
   const std::shared_ptr<testing::FakeCarrier> carrier_ = std::make_shared<testing::FakeCarrier>();
   const CallLimits limits_;
   NoHandler handler_;
-  const Method method_{"/test/m", MethodKind::kUnary, &handler_};
+  const Method method_{"/test/m", &handler_};
   std::atomic<int64_t> counter_{0};
   int32_t stream_ = -1;
   AwaitingQueue queue_;

@@ -29,6 +29,7 @@
 #include "tests/native/scripted_servable.h"
 #include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
+#include "tests/native/whole_answers.h"
 
 namespace millpond::rpc {
 namespace {
@@ -38,13 +39,11 @@ using testing::GrpcMessage;
 
 constexpr int64_t kSecondNs = 1'000'000'000;
 
-struct Handler final : MethodHandler {
-  void Handle(Call* call) override { handle(call); }
-  bool IsLimited() const override { return is_limited; }
+struct Handler final : testing::WholeAnswers {
+  void Answer(RunnableCall* call) override { answer(call); }
   void RecordRefusal(const Call&, base::Code code) const override { refusals.push_back(code); }
 
-  std::function<void(Call*)> handle = [](Call* call) { call->Reply("answer"); };
-  bool is_limited = true;
+  std::function<void(RunnableCall*)> answer = [](RunnableCall* call) { call->Reply("answer"); };
   mutable std::vector<base::Code> refusals;
 };
 
@@ -92,7 +91,7 @@ class CallTest : public ::testing::Test {
   Awaiting awaiting_;
   CallLimits limits_;
   Handler handler_;
-  const Method method_{"/test/m", MethodKind::kUnary, &handler_};
+  const Method method_{"/test/m", &handler_};
   const Method* called_ = &method_;
   std::map<std::string, std::string> headers_;
   ReceiveSpace space_;
@@ -101,7 +100,7 @@ class CallTest : public ::testing::Test {
 
 TEST_F(CallTest, RequestToAModelIsHandledInItsTurn) {
   std::string text;
-  handler_.handle = [&](Call* call) {
+  handler_.answer = [&](RunnableCall* call) {
     call->request().AppendRest(&text);
     call->Reply("answer");
   };
@@ -119,7 +118,11 @@ TEST_F(CallTest, RequestToAModelIsHandledInItsTurn) {
 }
 
 TEST_F(CallTest, OtherCallsAreHandledAsTheyCome) {
-  handler_.is_limited = false;
+  struct Replier final : CallHandler {
+    void Handle(Call* call) override { call->Reply("answer"); }
+  } replier;
+  const Method method = {"/test/other", &replier};
+  called_ = &method;
   const auto call = NewCall("question");
   EXPECT_FALSE(call->Arrive());
   EXPECT_TRUE(call->is_over());
@@ -138,7 +141,7 @@ TEST_F(CallTest, RefusedRequestIsRecordedAndTellsWhenToComeAgain) {
 TEST_F(CallTest, RequestThatAwaitsAVersionHasAnotherTurn) {
   const std::atomic<int64_t> counter{0};
   bool awaits = true;
-  handler_.handle = [&](Call* call) {
+  handler_.answer = [&](RunnableCall* call) {
     if (!awaits || !call->TryAwait({&counter, 0})) call->Reply("answer");
   };
   const auto call = NewCall("question");
@@ -155,7 +158,7 @@ TEST_F(CallTest, RequestThatAwaitsAVersionHasAnotherTurn) {
 TEST_F(CallTest, RequestWithoutAPlaceToWaitIsAnswered) {
   const std::atomic<int64_t> counter{0};
   awaiting_.has_place = false;
-  handler_.handle = [&](Call* call) {
+  handler_.answer = [&](RunnableCall* call) {
     if (!call->TryAwait({&counter, 0})) call->Fail(base::NotFound("no version"));
   };
   const auto call = NewCall("question");
@@ -232,7 +235,7 @@ class ModelCallTest : public CallTest {
   const metrics::RequestStatistics statistics_{base::MonotonicNs()};
   metrics::SpanBuffer spans_{metrics::SpanBuffer::Limits()};
   PredictHandler predict_{{&map_, &statistics_, &spans_}, tensor::TensorEncoding::kTypedFields};
-  const Method predict_method_{"/test/predict", MethodKind::kUnary, &predict_};
+  const Method predict_method_{"/test/predict", &predict_};
 };
 
 // Copies take their time, and no client waits for them.

@@ -23,6 +23,7 @@
 #include "native/servable/admission.h"
 #include "tests/native/fake_session.h"
 #include "tests/native/raw_http2.h"
+#include "tests/native/whole_answers.h"
 
 namespace millpond::rpc {
 namespace {
@@ -36,20 +37,29 @@ constexpr char kHeaders[] =
     ":status=200 content-type=application/grpc grpc-accept-encoding=identity, deflate, gzip body\n";
 
 // Keeps its calls for the test to answer.
-struct Keeper final : MethodHandler {
-  explicit Keeper(bool is_limited) : is_limited(is_limited) {}
-  void Handle(Call* call) override {
+struct Keeper {
+  void Keep(Call* call) {
     std::string text;
     call->request().AppendRest(&text);
     messages.push_back(text);
     calls.push_back(call->shared_from_this());
   }
-  void HandleEnd(Call* call) override { call->Finish({}); }
-  bool IsLimited() const override { return is_limited; }
 
-  const bool is_limited;
   std::vector<std::string> messages;
   std::vector<std::shared_ptr<Call>> calls;
+};
+
+struct KeeperOfRequests final : testing::WholeAnswers, Keeper {
+  void Answer(RunnableCall* call) override { Keep(call); }
+};
+
+struct KeeperOfCalls final : CallHandler, Keeper {
+  void Handle(Call* call) override { Keep(call); }
+};
+
+struct KeeperOfMessages final : StreamingHandler, Keeper {
+  void HandleMessage(Call* call) override { Keep(call); }
+  void HandleEnd(Call* call) override { call->Finish({}); }
 };
 
 // The streams of a connection, which never writes: the test takes the bodies from the session.
@@ -121,15 +131,17 @@ class GrpcStreamTest : public ::testing::Test {
   GrpcStreamTest() {
     shared_.calls.budget = budget_;
     shared_.calls.admission = admission_;
-    shared_.methods[kModelPath] = {kModelPath, MethodKind::kUnary, &model_};
-    shared_.methods[kCheckPath] = {kCheckPath, MethodKind::kUnary, &check_};
-    shared_.methods[kManyPath] = {kManyPath, MethodKind::kBidiStreaming, &many_};
+    shared_.methods[kModelPath] = {kModelPath, &model_};
+    shared_.methods[kCheckPath] = {kCheckPath, &check_};
+    shared_.methods[kManyPath] = {kManyPath, &many_};
   }
   // Calls own their connection, and the connection its streams until it is closed.
   ~GrpcStreamTest() override {
     streams_->table().CloseAll();
     (void)streams_->table().TakeClosed();
-    for (Keeper* const keeper : {&model_, &check_, &many_}) keeper->calls.clear();
+    for (Keeper* const keeper : std::vector<Keeper*>{&model_, &check_, &many_}) {
+      keeper->calls.clear();
+    }
   }
   // Sends a request and handles it.
   void Ask(int32_t number, const std::string& path, const std::string& text) {
@@ -151,9 +163,9 @@ class GrpcStreamTest : public ::testing::Test {
 
   const std::shared_ptr<base::ByteBudget> budget_ = std::make_shared<base::ByteBudget>();
   const std::shared_ptr<servable::Admission> admission_ = std::make_shared<servable::Admission>();
-  Keeper model_{true};
-  Keeper check_{false};
-  Keeper many_{false};
+  KeeperOfRequests model_;
+  KeeperOfCalls check_;
+  KeeperOfMessages many_;
   ServerShared shared_;
   testing::FakeSession session_;
   std::shared_ptr<Streams> streams_ = std::make_shared<Streams>(&shared_, &session_);

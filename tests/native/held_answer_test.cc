@@ -15,19 +15,18 @@
 #include "native/rpc/transport.h"
 #include "native/servable/admission.h"
 #include "tests/native/raw_http2.h"
+#include "tests/native/whole_answers.h"
 
 namespace millpond::rpc {
 namespace {
 
 constexpr char kTestPath[] = "/test/m";
 
-struct EchoHandler final : MethodHandler {
-  void Handle(Call* call) override {
+struct EchoHandler final : testing::WholeAnswers {
+  void Answer(RunnableCall* call) override {
     if (holds) call->HoldAnswer();
     call->Reply("the answer");
   }
-  bool IsLimited() const override { return true; }
-
   bool holds = true;
 };
 
@@ -39,7 +38,7 @@ class Peer {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets.data()), 0);
     fd_ = sockets[1];
     shared_->calls.admission = std::make_shared<servable::Admission>();
-    shared_->methods[kTestPath] = {kTestPath, MethodKind::kUnary, &handler_};
+    shared_->methods[kTestPath] = {kTestPath, &handler_};
     connection_ = std::make_shared<Connection>(
         shared_, protocol_, /*waker=*/nullptr, std::make_unique<Transport>(sockets[0], nullptr),
         Connection::Ends(), base::MonotonicNs(), base::ByteBudget::Share());

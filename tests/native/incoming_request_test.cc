@@ -17,8 +17,13 @@ namespace {
 
 using testing::GrpcMessage;
 
-struct Nobody final : MethodHandler {
+struct Nobody final : CallHandler {
   void Handle(Call*) override {}
+};
+
+struct NobodyOfMany final : StreamingHandler {
+  void HandleMessage(Call*) override {}
+  void HandleEnd(Call*) override {}
 };
 
 std::string Deflated(const std::string& text) {
@@ -31,19 +36,20 @@ std::string Deflated(const std::string& text) {
   return bytes;
 }
 
-std::string TextOf(IncomingMessage* message) {
-  EXPECT_TRUE(message->Read().ok());
+std::string TextOf(ArrivedRequest* arrived) {
+  EXPECT_TRUE(arrived->Read().ok());
   std::string text;
-  message->reader().AppendRest(&text);
+  arrived->bytes().AppendRest(&text);
   return text;
 }
 
 class IncomingRequestTest : public ::testing::Test {
  protected:
-  IncomingRequest Begun(const std::string& encoding = "", MethodKind kind = MethodKind::kUnary) {
+  IncomingRequest Begun(const std::string& encoding = "", bool takes_many = false) {
     IncomingRequest request{base::ByteBudget::Share(&budget_)};
     if (!encoding.empty()) request.headers()->Add("grpc-encoding", encoding);
-    method_ = {"/test/m", kind, &nobody_, 1 << 20};
+    method_ = {"/test/m", &nobody_, 1 << 20};
+    if (takes_many) method_.handler = &nobody_of_many_;
     MessageOptions options;
     options.budget = &budget_;
     EXPECT_TRUE(request.Begin(&method_, options, 7).ok());
@@ -66,6 +72,7 @@ class IncomingRequestTest : public ::testing::Test {
   }
 
   Nobody nobody_;
+  NobodyOfMany nobody_of_many_;
   Method method_;
   base::ByteBudget budget_;
   ReceiveSpace space_;
@@ -86,16 +93,16 @@ TEST_F(IncomingRequestTest, MessageIsWhatWasSent) {
         // The bytes that were read before are in use still: the next read must not change them.
         size_t room = 0;
         std::memset(space_.Reserve(&room), '!', room);
-        IncomingMessage message = request.Take().message;
-        EXPECT_EQ(message.bytes(), sent.size());
+        ArrivedRequest arrived = request.Take();
+        EXPECT_EQ(arrived.sent_bytes(), sent.size());
         EXPECT_GE(budget_.in_use_bytes(), static_cast<int64_t>(sent.size()));
-        ASSERT_EQ(TextOf(&message), text);
+        ASSERT_EQ(TextOf(&arrived), text);
         EXPECT_GE(budget_.in_use_bytes(), static_cast<int64_t>(text.size()));
-        message.ForgetRead();
-        ASSERT_EQ(TextOf(&message), text);
-        const auto taken = message.TakeText();
+        arrived.ForgetRead();
+        ASSERT_EQ(TextOf(&arrived), text);
+        const auto taken = arrived.TakeText();
         EXPECT_EQ(taken.value().text, text);
-        EXPECT_EQ(message.reader().remaining_bytes(), 0U);
+        EXPECT_EQ(arrived.bytes().remaining_bytes(), 0U);
       }
       EXPECT_EQ(budget_.in_use_bytes(), 0);
     }
@@ -103,7 +110,7 @@ TEST_F(IncomingRequestTest, MessageIsWhatWasSent) {
 }
 
 TEST_F(IncomingRequestTest, ManyMessagesComeOneByOne) {
-  IncomingRequest request = Begun("deflate", MethodKind::kBidiStreaming);
+  IncomingRequest request = Begun("deflate", /*takes_many=*/true);
   const std::string bytes = GrpcMessage("one") + GrpcMessage("") +
                             GrpcMessage(Deflated(std::string(10'000, 'x')), true) +
                             GrpcMessage(std::string(10'000, 'y'));
@@ -119,7 +126,7 @@ TEST_F(IncomingRequestTest, ManyMessagesComeOneByOne) {
 }
 
 TEST_F(IncomingRequestTest, TooManyMessagesThatNobodyReadsAreRefused) {
-  IncomingRequest request = Begun("", MethodKind::kBidiStreaming);
+  IncomingRequest request = Begun("", /*takes_many=*/true);
   for (size_t i = 0; i < IncomingRequest::kUnreadMessagesMax; ++i) {
     ASSERT_TRUE(AddInParts(&request, GrpcMessage("x"), 10).ok());
   }

@@ -12,11 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "native/rpc/incoming_request.h"
 #include "native/rpc/receive_block.h"
 #include "native/rpc/stream_call.h"
 #include "tests/native/fake_carrier.h"
 #include "tests/native/raw_http2.h"
 #include "tests/native/units.h"
+#include "tests/native/whole_answers.h"
 
 namespace millpond::rpc {
 namespace {
@@ -24,9 +26,8 @@ namespace {
 using testing::kMs;
 
 // Takes the path's last part for the model's name.
-struct NamedHandler final : MethodHandler {
-  void Handle(Call*) override {}
-  bool IsLimited() const override { return true; }
+struct NamedHandler final : testing::WholeAnswers {
+  void Answer(RunnableCall*) override {}
   std::string ModelNameOf(const Call& call) const override {
     return call.path().substr(call.path().rfind('/') + 1);
   }
@@ -47,7 +48,7 @@ class RunQueueTest : public ::testing::Test {
   std::shared_ptr<RunnableCall> NewCall(const std::string& model, const std::string& timeout,
                                         const std::string& message = "") {
     const std::string path = "/test/" + model;
-    methods_[path] = {path, MethodKind::kUnary, &handler_};
+    methods_[path] = {path, &handler_};
     IncomingRequest request{base::ByteBudget::Share()};
     if (!timeout.empty()) request.headers()->Add("grpc-timeout", timeout);
     EXPECT_TRUE(request.Begin(&methods_[path], {}, now_ns_).ok());

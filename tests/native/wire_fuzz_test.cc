@@ -191,10 +191,9 @@ class WireFuzzTest : public testing::WireServerTest {
     shared_->calls.budget = budget_;
     shared_->calls.message_bytes_max = kMessageBytesMax;
     shared_->calls.reply_compression = ReplyCompression::kLikeRequest;
-    shared_->methods["/test.Echo/Late"] = {"/test.Echo/Late", MethodKind::kUnary, &late_};
-    shared_->methods["/test.Echo/Stream"] = {"/test.Echo/Stream", MethodKind::kBidiStreaming,
-                                             &stream_};
-    shared_->methods["/test.Echo/Many"] = {"/test.Echo/Many", MethodKind::kServerStreaming, &many_};
+    shared_->methods["/test.Echo/Late"] = {"/test.Echo/Late", &late_};
+    shared_->methods["/test.Echo/Stream"] = {"/test.Echo/Stream", &stream_};
+    shared_->methods["/test.Echo/Many"] = {"/test.Echo/Many", &many_};
   }
   ~WireFuzzTest() override {
     Stop();
@@ -242,7 +241,7 @@ class WireFuzzTest : public testing::WireServerTest {
   }
 
  private:
-  // Returns a copy of the message; the call has the bytes only until Handle returns.
+  // Returns a copy of the message; the call has the bytes only until its handler returns.
   static std::string MessageOf(const Call& call) {
     std::string bytes;
     call.request().AppendRest(&bytes);
@@ -250,26 +249,25 @@ class WireFuzzTest : public testing::WireServerTest {
   }
 
   // Has each call answered by another thread, which the end of the call does not wait for.
-  struct LateHandler final : MethodHandler {
+  struct LateHandler final : testing::WholeAnswers {
     explicit LateHandler(WireFuzzTest* test) : test(test) {}
-    void Handle(Call* call) override {
+    void Answer(RunnableCall* call) override {
       {
         const std::lock_guard<std::mutex> lock(test->mutex_);
         test->late_calls_.emplace_back(call->shared_from_this(), MessageOf(*call));
       }
       test->changed_.notify_one();
     }
-    bool IsLimited() const override { return true; }
     WireFuzzTest* const test;
   };
 
-  struct StreamHandler final : MethodHandler {
-    void Handle(Call* call) override { call->Send(MessageOf(*call)); }
+  struct EchoStreams final : StreamingHandler {
+    void HandleMessage(Call* call) override { call->Send(MessageOf(*call)); }
     void HandleEnd(Call* call) override { call->Finish({}); }
   };
 
   // Sends more messages than may wait.
-  struct ManyHandler final : MethodHandler {
+  struct ManyHandler final : CallHandler {
     void Handle(Call* call) override {
       for (int i = 0; i < 100 && !call->is_over(); ++i) call->Send(std::string(1'000, 'm'));
       if (!call->is_over()) call->Finish({});
@@ -293,7 +291,7 @@ class WireFuzzTest : public testing::WireServerTest {
   const std::shared_ptr<base::ByteBudget> budget_ =
       std::make_shared<base::ByteBudget>(kBudgetBytes);
   LateHandler late_{this};
-  StreamHandler stream_;
+  EchoStreams stream_;
   ManyHandler many_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -14,6 +14,7 @@
 #include "native/rpc/request_threads.h"
 #include "native/servable/batch_registry.h"
 #include "tests/native/raw_http2.h"
+#include "tests/native/whole_answers.h"
 
 namespace millpond::testing {
 
@@ -27,7 +28,7 @@ class WireServerTest : public ::testing::Test {
     shared_->limits = limits;
     shared_->limits.streams_per_connection = kStreamsMax;
     shared_->calls.admission = admission_;
-    shared_->methods["/test.Echo/Echo"] = {"/test.Echo/Echo", rpc::MethodKind::kUnary, &echo_};
+    shared_->methods["/test.Echo/Echo"] = {"/test.Echo/Echo", &echo_};
     const base::Status listens = network_.Listen({"127.0.0.1:0"}, nullptr);
     EXPECT_TRUE(listens.ok()) << listens.message();
     threads_.emplace(&network_, batches_, 2, 4);
@@ -82,13 +83,12 @@ class WireServerTest : public ::testing::Test {
   rpc::Network network_{shared_};
 
  private:
-  struct EchoHandler final : rpc::MethodHandler {
-    void Handle(rpc::Call* call) override {
+  struct EchoHandler final : WholeAnswers {
+    void Answer(rpc::RunnableCall* call) override {
       std::string bytes;
       call->request().AppendRest(&bytes);
       call->Reply(bytes);
     }
-    bool IsLimited() const override { return true; }
   };
 
   EchoHandler echo_;

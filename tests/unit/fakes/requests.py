@@ -87,27 +87,6 @@ class FakeAdmission:
 
 
 @dataclass
-class FakeByteShare:
-    """`_native.ByteShare`."""
-
-    budget: "FakeByteBudget"
-    reserve_bytes: int = 0
-    bytes: int = 0
-
-    def resize(self, bytes: int) -> bool:  # noqa: A002
-        more_bytes = bytes - self.bytes
-        if more_bytes > self.budget.limit_bytes + self.reserve_bytes - self.budget.in_use_bytes:
-            self.budget.refused_count += 1
-            return False
-        self.budget.in_use_bytes += more_bytes
-        self.bytes = bytes
-        return True
-
-    def __del__(self) -> None:
-        self.budget.in_use_bytes -= self.bytes
-
-
-@dataclass
 class FakeByteBudget:
     """`_native.ByteBudget`: counts, and refuses beyond its limit and the reserve of a use."""
 
@@ -115,15 +94,6 @@ class FakeByteBudget:
     reserve_bytes: int = 0
     in_use_bytes: int = 0
     refused_count: int = 0
-
-    def message_share(self) -> FakeByteShare:
-        return FakeByteShare(self)
-
-    def call_share(self) -> FakeByteShare:
-        return FakeByteShare(self, self.reserve_bytes)
-
-    def connection_share(self) -> FakeByteShare:
-        return FakeByteShare(self, 2 * self.reserve_bytes)
 
 
 @dataclass
