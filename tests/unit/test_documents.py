@@ -49,7 +49,7 @@ README_LINES_MAX = 150
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
 # Names below these folders are those of the product.
 SOURCES = (
-    *("serving", "fleet", "warmup", "loadtest", "native"),
+    *("millpond", "serving", "fleet", "warmup", "loadtest", "native"),
     *("deploy", "scripts", "tests", "Dockerfile"),
 )
 SUFFIXES = {".py", ".pyi", ".h", ".cc", ".js", ".html", ".yml", ".json", ".sh", ".toml", ".txt", ""}

@@ -1,0 +1,11 @@
+"""Delta versions, on the trainer's side: `export_base`, and then `export_delta` for each later version.
+
+A delta version is a complete SavedModel. Its tables are hard links to the base's file, and a small shard
+has the rows that have changed since then, which the SavedModel's own init op writes. docs/delta.md is the
+contract with a server. Importing this package imports TensorFlow (5 s).
+"""
+
+from millpond.delta.bases import Base, Table, export_base, open_base
+from millpond.delta.deltas import Delta, export_delta
+
+__all__ = ["Base", "Delta", "Table", "export_base", "export_delta", "open_base"]

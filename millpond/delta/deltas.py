@@ -1,0 +1,286 @@
+"""Writes a delta version: links to a base's files, and a shard of what has changed since the base."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.protobuf import fingerprint_pb2
+
+from millpond.delta.bases import Base, Table, open_base
+from millpond.delta.checkpoint_index import (
+    CheckpointIndex,
+    entry_shape,
+    index_path,
+    read_index,
+    shard_path,
+    write_index,
+)
+from millpond.delta.model_root import Variable, name_of, tracked_model, value_of
+from millpond.delta.object_graph import OBJECT_GRAPH_KEY, ObjectGraph, object_graph_bytes
+from millpond.delta.row_changes import Ids, LiveRows, StoredRows, changed_rows, snapshot
+from millpond.delta.version_files import (
+    FINGERPRINT_FILE,
+    PREFIX,
+    link_all_but_variables,
+    link_file,
+    refuse_existing,
+    written_beside,
+)
+from serving.base.errors import FailedPrecondition, InvalidArgument
+
+CHANGED_RATIO_MAX = 0.2
+"""The largest share of all rows that a delta may have. Above it, a new base costs a server little more."""
+
+ChangedIds = Mapping[str, Any] | Iterable[tuple[Variable, Any]]
+"""The ids of the rows that have changed since the base, of some tables, by their name or the variable."""
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A delta version that was written: how many rows it changes, and the bytes that are its own."""
+
+    path: Path
+    changed_rows: Mapping[str, int]
+    row_count: int
+    written_bytes: int
+
+    @property
+    def changed_ratio(self) -> float:
+        return sum(self.changed_rows.values()) / self.row_count
+
+
+def export_delta(
+    model: Any,
+    base: Base | Path | str,
+    path: Path | str,
+    *,
+    changed_ids: ChangedIds = (),
+    verify: bool = False,
+    changed_ratio_max: float = CHANGED_RATIO_MAX,
+    copy: bool = False,
+) -> Delta:
+    """Writes `model` as a version that has only what has changed since `base`, and returns its figures.
+
+    Each table is compared with the base, unless `changed_ids` has the ids of all its rows that changed since
+    the base; with `verify` it is compared too. The rest of the model is written whole. With `copy` the
+    base's files are copied if they cannot be linked.
+
+    Raises FailedPrecondition if `path` exists, `base` is not the one that it was, the model is not the one of
+    the base, more than `changed_ratio_max` of all rows have changed, or no link can be made. Raises
+    InvalidArgument for wrong `changed_ids`, DataLoss for a damaged base, and OSError. After an error nothing
+    is left at `path` or beside it.
+    """
+    path = Path(path)
+    refuse_existing(path)
+    found = _opened(base)
+    index = read_index(found.path / PREFIX)
+    graph_bytes = object_graph_bytes(found.path)
+    model_values = _values_of_model(model, ObjectGraph(graph_bytes), found, index)
+    changes = _changes(model_values, found, index, changed_ids, verify=verify)
+    _refuse_large(changes, found, changed_ratio_max)
+    tensors = _tensors(model_values, changes, found) | {OBJECT_GRAPH_KEY: tf.constant(graph_bytes)}
+    with written_beside(path) as partial:
+        link_all_but_variables(found.path, partial, may_copy=copy)
+        _write_checkpoint(
+            index, [table.key for table in found.tables], tensors, partial, may_copy=copy
+        )
+        _write_fingerprint(found.path, partial)
+        written_bytes = _own_bytes(partial)
+    counts = {table.name: len(ids) for table, ids in zip(found.tables, changes, strict=True)}
+    return Delta(path, counts, sum(table.shape[0] for table in found.tables), written_bytes)
+
+
+def _opened(base: Base | Path | str) -> Base:
+    """The base, read anew. Raises FailedPrecondition if it is not the one that it was."""
+    if not isinstance(base, Base):
+        return open_base(base)
+    found = open_base(base.path)
+    if found != base:
+        raise FailedPrecondition(
+            f"{base.path} is not the base that this was: it was replaced, and the delta would be wrong; "
+            "open it again by millpond.delta.open_base, without ids of before"
+        )
+    return found
+
+
+def _values_of_model(
+    model: Any, graph: ObjectGraph, base: Base, index: CheckpointIndex
+) -> Mapping[str, Any]:
+    """The model's variables by the keys of the base.
+
+    Raises FailedPrecondition if one is missing, or has another shape or dtype than in the base.
+    """
+    values = {key: value_of(item) for key, item in graph.values(tracked_model(model)).items()}
+    own = {key for table in base.tables for key in (table.ids_key, table.rows_key)}
+    for key in sorted(index.entries.keys() - own - {OBJECT_GRAPH_KEY}):
+        if key not in values:
+            raise FailedPrecondition(
+                f"the model has no {key}, which the base has: export a new base"
+            )
+        _refuse_other_kind(values[key], key, index.entries[key])
+    return values
+
+
+def _refuse_other_kind(variable: Any, key: str, entry: Any) -> None:
+    shape = tf.TensorShape(entry_shape(entry))
+    if variable.dtype != entry.dtype or not variable.shape.is_compatible_with(shape):
+        raise FailedPrecondition(
+            f"{key} is {variable.dtype.name}{variable.shape}, and {tf.as_dtype(entry.dtype).name}{shape} in "
+            "the base: export a new base"
+        )
+    if entry.slices:
+        raise FailedPrecondition(f"{key} is stored in slices: a delta needs whole variables")
+
+
+def _changes(
+    values: Mapping[str, Any],
+    base: Base,
+    index: CheckpointIndex,
+    given: ChangedIds,
+    *,
+    verify: bool,
+) -> list[Ids]:
+    """The ids of each table's rows that a delta has, ascending."""
+    named = _named_ids(given, values, base)
+    found = []
+    for table in base.tables:
+        ids = named.get(table.name)
+        if ids is None or verify:
+            differing = _compared(LiveRows(values[table.key]), table, index)
+            if ids is not None and (left_out := np.setdiff1d(differing, ids)).size:
+                raise InvalidArgument(
+                    f"{table.name}: {left_out.size} rows have changed that changed_ids leaves out, "
+                    f"the first one is {left_out[0]}"
+                )
+            ids = differing if ids is None else ids
+        found.append(ids)
+    return found
+
+
+def _compared(rows: LiveRows, table: Table, index: CheckpointIndex) -> Ids:
+    entry = index.entries[table.key]
+    shard = index.shard(entry.shard_id)
+    with closing(StoredRows(shard, entry.offset, table.shape, table.row_bytes)) as stored:
+        return changed_rows(stored, rows)
+
+
+def _named_ids(given: ChangedIds, values: Mapping[str, Any], base: Base) -> Mapping[str, Ids]:
+    """The given ids by the tables' names. Raises InvalidArgument."""
+    tables = {table.name: table for table in base.tables}
+    names = {id(values[table.key]): name for name, table in tables.items()}
+    pairs = given.items() if isinstance(given, Mapping) else given
+    found = {}
+    for which, ids in pairs:
+        name = which if isinstance(which, str) else names.get(id(value_of(which)))
+        if name not in tables:
+            text = which if isinstance(which, str) else name_of(which)
+            raise InvalidArgument(f"{text} is no table of the base: {', '.join(tables)}")
+        found[name] = _checked_ids(np.asarray(ids), tables[name])
+    return found
+
+
+def _checked_ids(ids: NDArray[Any], table: Table) -> Ids:
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise InvalidArgument(f"{table.name}: its changed ids must be a list of whole numbers")
+    if ids.size and (ids.min() < 0 or ids.max() >= table.shape[0]):
+        wrong = ids[(ids < 0) | (ids >= table.shape[0])][0]
+        raise InvalidArgument(f"{table.name}: there is no row {wrong} of {table.shape[0]}")
+    ascending = np.sort(ids.astype(np.int64))
+    if (repeated := ascending[1:][np.diff(ascending) == 0]).size:
+        raise InvalidArgument(f"{table.name}: the id {repeated[0]} is there twice")
+    return ascending
+
+
+def _refuse_large(changes: Sequence[Ids], base: Base, ratio_max: float) -> None:
+    changed = sum(len(ids) for ids in changes)
+    rows = sum(table.shape[0] for table in base.tables)
+    if changed > ratio_max * rows:
+        shares = ", ".join(
+            f"{table.name} {len(ids) / table.shape[0]:.1%}"
+            for table, ids in zip(base.tables, changes, strict=True)
+        )
+        raise FailedPrecondition(
+            f"{changed / rows:.1%} of the rows have changed ({shares}), and at most {ratio_max:.1%} may: "
+            "export a new base, or train as docs/delta.md says"
+        )
+
+
+def _tensors(values: Mapping[str, Any], changes: Sequence[Ids], base: Base) -> dict[str, Any]:
+    """The contents of the delta's own shard, by key."""
+    tables = {table.key for table in base.tables}
+    found = {key: snapshot(item) for key, item in values.items() if key not in tables}
+    for table, ids in zip(base.tables, changes, strict=True):
+        found[table.ids_key] = tf.constant(ids, tf.int64)
+        found[table.rows_key] = tf.gather(snapshot(values[table.key]), found[table.ids_key])
+    return found
+
+
+def _write_checkpoint(
+    index: CheckpointIndex,
+    linked_keys: Sequence[str],
+    tensors: Mapping[str, Any],
+    version: Path,
+    *,
+    may_copy: bool,
+) -> None:
+    """Writes the checkpoint of `version`: the variables of `linked_keys` in links to the base's shards.
+
+    Each part is a checkpoint of its own until TensorFlow merges them: it renames the shards and writes one
+    index of all.
+    """
+    prefix = version / PREFIX
+    parts = [prefix.parent / name / "part" for name in ("linked", "own")]
+    for part in parts:
+        part.parent.mkdir(parents=True)
+    _link_part(index, linked_keys, parts[0], may_copy=may_copy)
+    tf.raw_ops.SaveV2(
+        prefix=str(parts[1]),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=list(tensors.values()),
+    )
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[str(part) for part in parts], destination_prefix=str(prefix)
+    )
+    for part in parts:
+        shutil.rmtree(part.parent, ignore_errors=True)
+
+
+def _link_part(index: CheckpointIndex, keys: Sequence[str], part: Path, *, may_copy: bool) -> None:
+    shards = sorted({index.entries[key].shard_id for key in keys})
+    entries = {}
+    for key in keys:
+        entries[key] = type(index.entries[key]).FromString(index.entries[key].SerializeToString())
+        entries[key].shard_id = shards.index(entries[key].shard_id)
+    for number, shard in enumerate(shards):
+        target = shard_path(part, number, len(shards))
+        link_file(index.shard(shard), target, may_copy=may_copy)
+    write_index(part, len(shards), entries)
+
+
+def _write_fingerprint(base: Path, version: Path) -> None:
+    """Writes the base's fingerprint with the hash of this checkpoint, and an id of its own."""
+    source = base / FINGERPRINT_FILE
+    if not source.is_file():
+        return
+    fingerprint = fingerprint_pb2.FingerprintDef.FromString(source.read_bytes())
+    contents = np.frombuffer(index_path(version / PREFIX).read_bytes(), np.uint8)
+    hashed = tf.fingerprint(contents[np.newaxis]).numpy()
+    fingerprint.checkpoint_hash = int.from_bytes(hashed.tobytes(), "little")
+    fingerprint.uuid = str(uuid.uuid4().int)
+    (version / FINGERPRINT_FILE).write_bytes(fingerprint.SerializeToString())
+
+
+def _own_bytes(version: Path) -> int:
+    """The bytes of the files that are not links to another version's."""
+    files = [path.stat() for path in version.rglob("*") if path.is_file()]
+    return sum(status.st_size for status in files if status.st_nlink == 1)

@@ -1,0 +1,71 @@
+"""The graph of a checkpoint's objects: which variable of a model has which key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from millpond.delta.version_files import PREFIX
+from serving.base.errors import FailedPrecondition
+
+OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+CHANGES = frozenset({"tables", "ids", "rows", "delta"})
+"""The children of a base's root that are not the model's."""
+
+
+class ObjectGraph:
+    """The nodes of a `TrackableObjectGraph`, by number; the first one is the root."""
+
+    root = 0
+
+    def __init__(self, serialized: bytes) -> None:
+        self._nodes = trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized).nodes
+
+    def children(self, node: int) -> Mapping[str, int]:
+        return {child.local_name: child.node_id for child in self._nodes[node].children}
+
+    def child(self, name: str) -> int:
+        return self.children(self.root)[name]
+
+    def key(self, node: int) -> str:
+        """The key of a variable."""
+        return str(self._nodes[node].attributes[0].checkpoint_key)
+
+    def variable_name(self, node: int) -> str:
+        return str(self._nodes[node].attributes[0].full_name)
+
+    def values(self, root: Any) -> Mapping[str, Any]:
+        """The objects below `root` by the keys of their values, as far as `root` has them."""
+        found: dict[str, Any] = {}
+        objects = {self.root: root}
+        waiting = [self.root]
+        while waiting:
+            node = waiting.pop()
+            live = tf.train.TrackableView.children(objects[node])
+            for name, other in self.children(node).items():
+                # The graph of a SavedModel has functions too, which hold no values.
+                if name in live and other not in objects:
+                    objects[other] = live[name]
+                    waiting.append(other)
+            found |= {item.checkpoint_key: objects[node] for item in self._nodes[node].attributes}
+        return found
+
+
+def read_object_graph(version: Path) -> ObjectGraph:
+    """Reads the graph of a SavedModel's checkpoint. Raises FailedPrecondition if there is none."""
+    return ObjectGraph(object_graph_bytes(version))
+
+
+def object_graph_bytes(version: Path) -> bytes:
+    reader = tf.train.load_checkpoint(str(version / PREFIX))
+    if not reader.has_tensor(OBJECT_GRAPH_KEY):
+        raise FailedPrecondition(
+            f"{version} was not written by tf.saved_model.save of TensorFlow 2"
+        )
+    value: bytes = reader.get_tensor(OBJECT_GRAPH_KEY)
+    return value
