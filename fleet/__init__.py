@@ -1,4 +1,4 @@
-"""Swaps versions over many servers in waves: pure decisions, and the coordinator around them.
+"""Swaps versions over many servers in waves: pure decisions, and the coordinator that carries them out.
 
-A package beside `serving`, which imports nothing of it but the entry of `millpond fleet`.
+`fleet` builds on `serving`. A server imports nothing of `fleet`; only the command `millpond fleet` does.
 """

@@ -33,19 +33,20 @@ from serving.http.listeners import bind
 
 LISTEN_REMEDY = "give another port: listen in the table [coordinator]"
 
-# The time between two looks of a coordinator that waits to lead.
+# A coordinator that waits to lead looks this often if it may lead now.
 _STANDBY_SECONDS = 1.0
 
 _log = structlog.get_logger(__name__)
 
 
 class FleetService:
-    """Leads the fleet, or waits until it may, until `stop`. Started once."""
+    """Leads the fleet, or waits until it may lead. Runs once, until `stop` or until the engine ends."""
 
     def __init__(self, config: FleetConfig, clock: Clock, engine: Engine | None = None) -> None:
-        """Takes the directory of the state, if it has one. Raises OSError, FailedPrecondition and InvalidConfig.
+        """Locks the directory of the state, if the fleet has one.
 
-        `engine` replaces the engine that the configuration names.
+        `engine` replaces the engine that the configuration names. Raises OSError, FailedPrecondition and
+        InvalidConfig.
         """
         host, port = host_and_port(config.coordinator.listen)
         self._config = config
@@ -60,7 +61,7 @@ class FleetService:
         self._metrics = FleetMetrics(clock)
         api = FleetApi(self._present, config.waves, clock, self._metrics)
         refusal = Route(REPLICAS_PATH, _refuse_replicas, methods=["GET", "POST"])
-        # If two routes have the same path, the first one answers.
+        # The refusal comes last: if the engine has a route of the same path, the engine's answers.
         app = make_http_app([*api.routes, *self._engine.routes, refusal], HttpSettings())
         gate = self._gate(app)
         self._http = fleet_http(gate, host, port)
@@ -79,18 +80,19 @@ class FleetService:
 
     @property
     def failure(self) -> str:
-        """Why this process could not begin to lead at its last attempt. Any thread."""
+        """The reason why this process could not begin to lead at its last attempt; "" if it could. Any thread."""
         return self._candidate.failure
 
     @property
     def operator_address(self) -> str:
-        """The address at which operators are answered, for `--target`; "" before `run`, and if there is no
-        door.
-        """
+        """The address of the operators' door, for `--target`; "" before `run`, and if the door is off."""
         return self._door.address
 
     def run(self) -> None:
-        """Works until `stop`, or until the engine is over. Raises the errors of the port, and DataLoss."""
+        """Leads or waits until `stop`, or until the engine is over.
+
+        Raises OperatorError if a port cannot be used, and DataLoss if the state is not readable.
+        """
         self.start()
         try:
             while not (self._engine.is_over or self._wait_for_stop(self.poll())):
@@ -99,7 +101,7 @@ class FleetService:
             self.close()
 
     def start(self) -> None:
-        """Answers HTTP, and lets the engine begin. Raises the errors of the port."""
+        """Answers HTTP, and starts the engine. Raises OperatorError if a port cannot be used."""
         self._http.start()
         assert self._http.port is not None
         try:
@@ -117,7 +119,7 @@ class FleetService:
         )
 
     def poll(self) -> float:
-        """Polls the servers if this coordinator leads. Returns the seconds to wait for their reports."""
+        """Asks the servers for reports if this coordinator leads. Returns the seconds to wait before `step`."""
         lead = self._lead()
         if lead is None:
             return min(self._config.coordinator.poll_seconds, _STANDBY_SECONDS)
@@ -135,16 +137,17 @@ class FleetService:
         """Ends what `start` began. The servers serve on."""
         self._http.stop()
         self._operator_http.stop()
-        # From now on operations are refused.
+        # This ends the lead, so operations are refused from now on.
         self._candidate.stop()
-        # Comes after the last grant and the last write, because another coordinator may lead at once.
+        # The engine stops after the last grant and the last write, because another coordinator may lead as
+        # soon as the engine has stopped.
         self._engine.stop()
         self._http.join()
         self._operator_http.join()
         self._door.close()
 
     def stop(self) -> None:
-        """Ends `run` after the present step. Any thread, and signal handlers of another thread."""
+        """Ends `run` after the present step. Any thread, also a signal handler that interrupts another thread."""
         with self._wake:
             self._is_stopping = True
             self._wake.notify_all()
@@ -157,7 +160,8 @@ class FleetService:
         return self._door.open(self._http.port or 0)
 
     def _begin(self, term: Term) -> None:
-        # The servers may have changed since an earlier term.
+        # The servers may have changed since an earlier term of this process, so none is shown until the new
+        # lead has looked.
         self._outputs.update(None)
         self._begun_lead = FleetLead(term, self._config, self._engine, self._clock, self._metrics)
 
@@ -167,13 +171,13 @@ class FleetService:
         self._begun_lead = None
 
     def _lead(self) -> FleetLead | None:
-        """Follows the term, and lets HTTP answer for its lead. Returns the lead of the present term."""
+        """Begins or ends the lead as the term says, and shows it to HTTP. Returns the present lead, if any."""
         lead = self._begun_lead if self._candidate.turn() else None
         self._present.present = None if lead is None else lead.coordinator
         return lead
 
     def _wait_for_stop(self, seconds: float) -> bool:
-        """Waits for `seconds`, or until the service ends, and returns True if it does."""
+        """Waits for `seconds`, or until `stop` is called. Returns True if it was called."""
         deadline_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
         with self._wake:
             while not self._is_stopping and self._clock.now_ns() < deadline_ns:
@@ -185,7 +189,7 @@ class FleetService:
 def engine_of(config: FleetConfig, clock: Clock) -> Engine:
     """Makes the engine that the configuration names. Raises FailedPrecondition and InvalidConfig."""
     if config.kubernetes is not None:
-        # Imported here because its client is an extra, and takes a second to import.
+        # Imported here because the client of Kubernetes is an extra, and takes a second to import.
         from fleet.kubernetes.engine import kubernetes_engine
 
         return kubernetes_engine(config, config.kubernetes, clock)
@@ -202,6 +206,9 @@ async def _refuse_replicas(request: Request) -> Response:
 
 
 def fleet_http(app: ASGIApp, host: str, port: int) -> HttpServer:
-    """Makes the HTTP of a coordinator behind the check of the host, not yet started. Port 0: any that is free."""
+    """Makes the HTTP server of a coordinator, not yet started. It refuses requests for another host.
+
+    Port 0 is any free port.
+    """
     guarded = HostGuard(app, host_rule((), host, own_name()))
     return HttpServer(guarded, lambda: bind(host, port, LISTEN_REMEDY))

@@ -34,7 +34,7 @@ _OPERATIONS: Mapping[str, str] = {
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one of the commands of a fleet. Raises MillpondError."""
+    """Runs `millpond fleet` with these arguments, and returns the exit status. Raises MillpondError."""
     parsed = make_parser().parse_args(arguments)
     actions: Mapping[str, Callable[[argparse.Namespace], int]] = {
         "start": _start,
@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _replicas(parsed: argparse.Namespace) -> int:
-    """Prints the servers that the fleet has started. Restarts them first if that was asked for."""
+    """Prints the servers that the fleet has started. The action "restart" asks for their restart first."""
     if parsed.action == "restart":
         reply = ask(parsed.target, "POST", REPLICAS_PATH, {"model": parsed.model})
     else:
@@ -66,7 +66,7 @@ def _operate(parsed: argparse.Namespace) -> int:
         "reason": getattr(parsed, "reason", ""),
     }
     status = ask(parsed.target, "POST", OPERATION_PATH, request)
-    # The reason to wait is that of the last decision, which was made before the operation.
+    # The reason to wait is left out, because it is from the last decision before the operation.
     print_models({parsed.model: {**status["models"][parsed.model], "waits_for": ""}})
     return 0
 
@@ -88,7 +88,7 @@ def _show(parsed: argparse.Namespace) -> int:
 
 
 def _print_service_config(parsed: argparse.Namespace) -> int:
-    """Prints gRPC's service config. It needs no coordinator."""
+    """Prints gRPC's service config. No coordinator needs to run."""
     from fleet.files.service_config import dns_text, stock_service_config
 
     config = stock_service_config(parsed.health_service)
@@ -99,8 +99,8 @@ def _print_service_config(parsed: argparse.Namespace) -> int:
 def _start(parsed: argparse.Namespace) -> int:
     """Runs the coordinator on this thread until SIGTERM or Ctrl-C."""
     stopped = {signal.SIGTERM, signal.SIGINT}
-    # Blocked before the first thread starts, so that `_stop_at_signal` alone gets the signals. The
-    # imports below start threads.
+    # The signals are blocked before the imports below, which start threads. So only `_stop_at_signal` gets
+    # them.
     signal.pthread_sigmask(signal.SIG_BLOCK, stopped)
     from fleet.config.config import read_fleet_config
     from fleet.service import FleetService
@@ -115,7 +115,7 @@ def _start(parsed: argparse.Namespace) -> int:
             service = FleetService(config, SystemClock())
         else:
             service = _front(config, parsed.config.read_text(encoding="utf-8"))
-        # A daemon, because it waits for a signal that never comes if the port is taken.
+        # A daemon thread: if `run` fails, no signal comes, and the thread must not keep the process alive.
         waiter = threading.Thread(
             target=_stop_at_signal, args=(stopped, service.stop), name="signals", daemon=True
         )
@@ -243,5 +243,5 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="the coordinator, or unix:PATH; default: the one that this user runs on this machine",
     )
-    # This is the name that earlier releases had.
+    # The name of this flag in earlier releases.
     parser.add_argument("--coordinator", dest="target", help=argparse.SUPPRESS)

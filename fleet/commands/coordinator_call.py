@@ -26,7 +26,11 @@ _TIMEOUT_SECONDS = 10.0
 def ask(
     target: str | None, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Asks the coordinator, and returns its reply. Raises NotFound, Unavailable, or its refusal."""
+    """Sends a request to the coordinator, and returns its reply.
+
+    If `target` is None, finds the coordinator of this user on this machine. Raises NotFound, InvalidConfig,
+    Unavailable, and the error with which the coordinator refuses.
+    """
     address = _found_target(is_operation=body is not None) if target is None else target
     connection = connection_to(address)
     try:
@@ -75,10 +79,10 @@ def connection_to(address: str) -> http.client.HTTPConnection:
 
 
 def _found_target(*, is_operation: bool) -> str:
-    """Finds the operators' door of the only coordinator of this user.
+    """Finds the operators' door of this user's only coordinator on this machine.
 
-    Without such a door the status may still be at the default address. Raises NotFound, and InvalidConfig
-    if there are several.
+    If there is no door, returns the default address, which may still answer requests that change nothing.
+    Raises NotFound for an operation without a door, and InvalidConfig if there are several coordinators.
     """
     directories = run_directories(os.environ, os.geteuid())
     targets = [f"unix:{path}" for path in live_sockets(directories, FLEET_SUFFIX)]

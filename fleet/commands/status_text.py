@@ -6,15 +6,15 @@ from typing import Any
 from serving.base.name_text import printable
 from serving.manager.canary import FAILED_SHARE_MAX
 
-# Shows the beginning of a Ray node's name, which has 56 characters.
+# The characters that are shown of the name of a Ray node, which has 56.
 _NODE_LENGTH = 12
-# The blocked versions, and the characters of a reason, in the status of a model.
+# The most blocked versions that the status of a model shows, and the most characters of each reason.
 _BLOCKED_COUNT_MAX = 5
 _REASON_LENGTH_MAX = 200
-# The names of servers in one line.
+# The most names of servers in one line.
 _NAME_COUNT_MAX = 10
 
-# The word for people for each `by` of a blocked version.
+# By the field `by` of a blocked version, the words for people.
 _JUDGES: Mapping[str, str] = {"canary": "its judgement", "operator": "an operator"}
 
 
@@ -54,7 +54,7 @@ def _stable_line(model: Mapping[str, Any]) -> str:
 
 
 def _rollout_lines(rollout: Mapping[str, Any], stable: int | None) -> Iterator[str]:
-    """Yields the wave of a rollout, the progress of its judgement, and its failures."""
+    """Yields the lines of a rollout: its wave, the progress of its judgement, its warnings and failures."""
     yield (
         f"version {rollout['version']} is in wave {rollout['wave']} of {rollout['wave_count']}, "
         f"on {rollout['serving_count']} of {rollout['needed_count']} servers"
@@ -99,7 +99,7 @@ def _limit(rollout: Mapping[str, Any]) -> str:
 
 
 def _blocked_lines(model: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields the latest blocked versions with the beginnings of their reasons."""
+    """Yields a line for each of the latest blocked versions, with the beginning of its reason."""
     latest = sorted(rows, key=lambda row: row["version"])[-_BLOCKED_COUNT_MAX:]
     for row in latest:
         reason = row["reason"]
@@ -113,13 +113,13 @@ def _blocked_lines(model: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[st
 
 
 def _names(servers: Sequence[str]) -> str:
-    """The first names, and how many there are."""
+    """The first names, and the number of further ones."""
     more = f" and {len(servers) - _NAME_COUNT_MAX} more" if len(servers) > _NAME_COUNT_MAX else ""
     return ", ".join(servers[:_NAME_COUNT_MAX]) + more
 
 
 def print_versions(models: Mapping[str, Mapping[str, Any]]) -> None:
-    """Prints a row for each version of each model, over all servers, with tabs."""
+    """Prints a row for each version of each model, summed over all servers. Tabs separate the columns."""
     print("model\tversion\tservers\tdefault on\trequests\tfailed\tp99 ms\tp999 ms")
     for name, model in models.items():
         for row in model["versions"]:
@@ -137,7 +137,7 @@ def print_versions(models: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_servers(servers: Sequence[Mapping[str, Any]]) -> None:
-    """Prints a row for each server, with tabs."""
+    """Prints a row for each server. Tabs separate the columns."""
     print("server\tstate\tseen\tversions")
     for row in servers:
         versions = ", ".join(
@@ -150,7 +150,7 @@ def print_servers(servers: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_replicas(reply: Mapping[str, Any]) -> None:
-    """Prints a row for each server that the fleet has started, with tabs."""
+    """Prints a row for each server that the fleet has started. Tabs separate the columns."""
     print("server\tphase\trestart\tnode\taddress")
     for row in reply["replicas"]:
         restart = "to come" if row["is_to_restart"] else ""

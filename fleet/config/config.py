@@ -11,7 +11,8 @@ grpc = "10.0.0.1:8500"
 [waves]
 sizes = ["1", "10%"]
 
-Instead of `state_directory` and servers, a table `[kubernetes]` finds the servers' pods by their labels.
+A table `[kubernetes]` replaces `state_directory` and `[servers]`: the servers are pods, found by their labels.
+A table `[ray]` replaces them too: the fleet starts its servers itself, on a Ray cluster.
 """
 
 import dataclasses
@@ -37,17 +38,17 @@ else:  # pragma: no cover
     import tomli as tomllib
 
 DEFAULT_LISTEN = "127.0.0.1:8700"
-"""The address of the coordinator's HTTP, at which the commands look for it."""
+"""The default address of the coordinator's HTTP. The commands look for a coordinator there."""
 
 STATUS_PATH = "/fleet/status"
 OPERATION_PATH = "/fleet/operations"
 REPLICAS_PATH = "/fleet/replicas"
 
-# A dataclass of this module.
+# Any dataclass that is made from a table.
 Made = TypeVar("Made", bound=Any)
 
 NUMBER_MAX = 10**15
-"""The largest number of a file: a petabyte, or 30 million years. Infinity and NaN are refused too."""
+"""The largest number that a file may give: a petabyte, or 30 million years. Infinity and NaN are refused."""
 
 THREAD_COUNT_MAX = 1_000
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 3_600.0
@@ -62,7 +63,7 @@ _WAVE_KEYS = (
         if item.name not in ("sizes", "judgement")
     ),
 )
-# The types that TOML gives to the values of a field.
+# By the annotation of a dataclass's field, the Python types of the TOML values that fit it.
 _TYPES: Mapping[str, tuple[type[Any], ...]] = {
     "str": (str,),
     "int": (int,),
@@ -75,7 +76,7 @@ _SIZE = re.compile(r"[0-9]{1,9}|[0-9]{1,9}(\.[0-9]{1,9})?%")
 
 @dataclass(frozen=True, kw_only=True)
 class FleetServer:
-    """A server of the fleet: its admin listener, and its addresses for clients."""
+    """A server of the fleet: the address of its admin listener, and its addresses for clients ("": none)."""
 
     name: str
     admin: str
@@ -85,29 +86,30 @@ class FleetServer:
 
 @dataclass(frozen=True, kw_only=True)
 class AdminTls:
-    """The files for admin listeners with TLS; "": none."""
+    """The files for calls to admin listeners over TLS; "" if a file is not needed."""
 
     ca: str = ""
     cert: str = ""
     key: str = ""
-    # The name in the servers' certificates, if it is not the host of `admin`. A pod needs it, because its
-    # host is a number.
+    # The name in the servers' certificates, if that differs from the host of `admin`. Pods need it, because
+    # their hosts are IP addresses.
     server_name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorSettings:
-    """The coordinator's own files, address and pace."""
+    """The table `[coordinator]`: the coordinator's own files, addresses and pace."""
 
-    # The directory of the state and its lock; "" if an engine like Kubernetes or Ray keeps them.
+    # The directory of the state and of its lock; "" if Kubernetes or Ray keeps the state.
     state_directory: str = ""
     listen: str = DEFAULT_LISTEN
-    # The operators' door: HOST:PORT, `unix:PATH` or `off`; "": a UNIX socket of the user's.
+    # The address of the operators' door: HOST:PORT, `unix:PATH` or `off`. "" is a UNIX socket in the run
+    # directory of the coordinator's user.
     operators: str = ""
     poll_seconds: float = 1.0
-    # The most servers that are asked for a report at the same time. As many more may be sent a grant.
+    # The most prompt servers that are asked for a report at the same time. As many may get a grant meanwhile.
     poll_threads: int = 16
-    # A file to which the registry's document is written; "": it is at HTTP only.
+    # The file to which the registry's document is written; "" if clients read it over HTTP only.
     registry_file: str = ""
 
     def __post_init__(self) -> None:
@@ -128,7 +130,7 @@ class CoordinatorSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class HaproxyFiles:
-    """The files of a HAProxy that the fleet configures: its configuration, and its master's pid."""
+    """A HAProxy that the fleet configures: its configuration file, and the file with its master's pid."""
 
     file: str
     pid_file: str = ""
@@ -137,7 +139,7 @@ class HaproxyFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetConfig:
-    """The whole file. With `kubernetes` it has no servers, and no directory for the state."""
+    """The whole file. With `kubernetes` or `ray`, `servers` and the state's directory are empty."""
 
     coordinator: CoordinatorSettings
     servers: tuple[FleetServer, ...]
@@ -145,7 +147,6 @@ class FleetConfig:
     tls: AdminTls = field(default_factory=AdminTls)
     haproxy: HaproxyFiles | None = None
     kubernetes: KubernetesSettings | None = None
-    # With it the fleet starts its servers itself, and `servers` is empty.
     ray: RaySettings | None = None
 
     def __post_init__(self) -> None:
@@ -163,7 +164,7 @@ class FleetConfig:
             self.ray.check_pace(self.coordinator.poll_seconds)
 
     def _check_addresses(self) -> None:
-        """Raises InvalidConfig if two servers have the same address, because they would be one server."""
+        """Raises InvalidConfig if two servers have the same address, because both would be the same server."""
         for key in ("admin", "grpc", "http"):
             names: dict[str, str] = {}
             for server in self.servers:
@@ -211,8 +212,7 @@ def parse_fleet_config(text: str) -> FleetConfig:
     """Parses a configuration. Raises InvalidConfig with the table and the key."""
     try:
         document = tomllib.loads(text)
-    # A number with thousands of digits is a ValueError, and tables that are nested as deeply a
-    # RecursionError.
+    # A number with thousands of digits raises ValueError, and thousands of nested tables RecursionError.
     except (ValueError, RecursionError) as error:
         raise InvalidConfig(f"not TOML: {error}") from error
     _check_keys("the file", document, [item.name for item in dataclasses.fields(FleetConfig)])
@@ -256,7 +256,7 @@ def is_host_and_port(text: str) -> bool:
 
 
 def host_and_port(listen: str, key: str = "listen") -> tuple[str, int]:
-    """The host and port of a HOST:PORT to listen on; port 0 is any. Raises InvalidConfig."""
+    """Splits the HOST:PORT of a listener. Port 0 is any free port. Raises InvalidConfig, which names `key`."""
     host, _, port = listen.rpartition(":")
     if not is_host_and_port(listen) and not (host and port == "0"):
         raise InvalidConfig(f"coordinator: {key} {listen!r} is not HOST:PORT")
@@ -293,7 +293,7 @@ def _waves(table: Mapping[str, Any]) -> WaveSettings:
 
 
 def _check_growth(sizes: Sequence[WaveSize], texts: Sequence[object]) -> None:
-    """Raises InvalidConfig if a wave adds no server to the one before it, whatever the fleet's size."""
+    """Raises InvalidConfig if a wave has no more servers than the wave before it in a fleet of any size."""
     for number, (before, after) in enumerate(pairwise(sizes), start=1):
         if after.server_count <= before.server_count and after.share <= before.share:
             raise InvalidConfig(

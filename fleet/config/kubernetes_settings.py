@@ -6,33 +6,35 @@ from dataclasses import dataclass
 from serving.base.errors import InvalidConfig
 
 RENEW_SECONDS = 3.0
-"""The time between two renewals of the Lease, and between two looks of a coordinator that waits."""
+"""The leader renews the Lease this often, and a coordinator that waits looks at the Lease this often."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-# A name of a port, or its number.
+# The name of a port, or its number.
 _PORT = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?|[0-9]{1,5}")
 _LEASE_SECONDS_MIN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesSettings:
-    """The pods that are the servers, and the objects that the coordinators share.
+    """The table `[kubernetes]`: the pods that are the servers, and the objects that coordinators share.
 
-    Ports are names or numbers of the pods' containers. If a pod lacks a port, it lacks that address.
+    A port is the name of a container's port, or its number. A pod without that port has no such address.
     """
 
     # The labels of the servers' pods, as in `kubectl get pods --selector`.
     selector: str
-    # The name of the Lease, and of the ConfigMap of the state. Each fleet of a namespace has its own.
+    # The name of the Lease, and of the ConfigMap that has the state. Two fleets of one namespace need two
+    # names.
     name: str = "millpond-fleet"
-    # The namespace of both. "": that of the coordinator's own pod, or of the kubeconfig's context.
+    # The namespace of the Lease, the ConfigMap and the pods. "" is the namespace of the coordinator's own pod,
+    # or of the kubeconfig's context.
     namespace: str = ""
     admin_port: str = "admin"
     grpc_port: str = "grpc"
     http_port: str = "http"
-    # If a coordinator has not renewed the Lease for this time, another one takes its place.
+    # If the leader has not renewed the Lease for this time, another coordinator begins to lead.
     lease_seconds: int = 15
-    # A kubeconfig file; "": the service account of the coordinator's own pod.
+    # A kubeconfig file; "" if the coordinator uses the service account of its own pod.
     kubeconfig: str = ""
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The table [ray] of a fleet's configuration: the models that a Ray cluster serves. Values only, without Ray."""
+"""The table `[ray]` of a fleet's file: the models that a Ray cluster serves. Values only; imports no Ray."""
 
 import json
 import re
@@ -17,27 +17,24 @@ OWN_FLAGS = frozenset(
         *("state_directory", "log_format", "listen_before_ready"),
     }
 )
-"""Flags that the fleet itself gives to each server, so the file must not have them.
-
-Names that are no flags are refused anyway.
-"""
+"""The flags that the fleet itself gives to each server. The file must not give them."""
 
 Flags = Mapping[str, Any]
 
-# The names of servers and of Ray's actors contain these names.
+# The names of models and fleets, which become parts of the names of servers and of Ray's actors.
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayModel:
-    """A model with its replicas. `memory_bytes` is the memory of one version."""
+    """A model and the number of its replicas. `memory_bytes` is the memory of one version."""
 
     name: str
     base_path: str
     memory_bytes: int
     replicas: int = 1
     requests_per_second: float = 0.0
-    # Flags of `millpond serve` for this model's servers. They override those of all servers.
+    # Flags of `millpond serve` for this model's servers. They override `RaySettings.flags`.
     flags: Flags = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -51,23 +48,23 @@ class RayModel:
 
 @dataclass(frozen=True, kw_only=True)
 class RaySettings:
-    """The cluster, and the servers on it."""
+    """The table `[ray]`: the cluster, and the servers that the fleet runs on it."""
 
     models: tuple[RayModel, ...]
-    # "auto", the HOST:PORT of the cluster, or ray://HOST:PORT.
+    # The address of the cluster: "auto", HOST:PORT or ray://HOST:PORT.
     address: str = "auto"
     # The name of the fleet in the cluster. Two fleets of one cluster need two names.
     name: str = "millpond"
-    # The memory of a server process beside its model.
+    # The memory of a server process without its model.
     process_bytes: int = 700_000_000
-    # The CPUs of Ray that each server takes. With 0, its node is chosen by memory and requests alone.
+    # The CPUs that Ray reserves for each server. With 0, only memory and requests decide on its node.
     cpus: float = 0.0
-    # The time between two moments: the registry shows that a server drains, and the server is stopped.
+    # A server is stopped this long after the registry begins to show that it drains.
     leave_seconds: float = 5.0
-    # A directory on each node for the grants of its servers. Without it (""), a server that starts waits
-    # for a grant.
+    # A directory on each node in which servers keep their grants. Without it (""), a server that starts again
+    # serves nothing until it gets a grant.
     state_directory: str = ""
-    # A directory on each node for the servers' logs. "": a file below the temporary directory.
+    # A directory on each node for the servers' logs; "" is the temporary directory.
     log_directory: str = ""
     # Flags of `millpond serve` for all servers.
     flags: Flags = field(default_factory=dict)
@@ -81,7 +78,8 @@ class RaySettings:
     def check_pace(self, poll_seconds: float) -> None:
         """Raises InvalidConfig if a server could stop before the registry's readers know that it drains.
 
-        Before they know, the coordinator decides once more, and the front looks once more.
+        Two polls pass before they know it: one until the coordinator has decided, and one until the front
+        has read the registry.
         """
         if not self.leave_seconds > 2 * poll_seconds:
             raise InvalidConfig(
@@ -91,11 +89,11 @@ class RaySettings:
             )
 
     def flags_of(self, model: RayModel) -> dict[str, Any]:
-        """The flags of a model's servers that the file gives."""
+        """The flags that the file gives to the servers of a model."""
         return {**self.flags, **model.flags}
 
     def wanted(self) -> tuple[WantedModel, ...]:
-        """The models in the form that decisions take."""
+        """The models, as values for `decide_replicas`."""
         return tuple(self._wanted(model) for model in self.models)
 
     def _wanted(self, model: RayModel) -> WantedModel:
@@ -124,7 +122,7 @@ def _check_number(table: str, key: str, value: float) -> None:
 
 
 def _check_flags(table: str, flags: Flags) -> None:
-    """Raises InvalidConfig for flags with which no server would start."""
+    """Raises InvalidConfig for flags that no server would accept, or that the fleet itself gives."""
     for name in flags:
         if name in OWN_FLAGS:
             raise InvalidConfig(f"{table}: the fleet itself gives --{name} to its servers")
@@ -135,10 +133,10 @@ def _check_flags(table: str, flags: Flags) -> None:
 
 
 def _arguments(flags: Flags) -> Iterator[str]:
-    """Yields the arguments of the servers' command lines. A list repeats a flag."""
+    """Yields each flag as an argument of a command line. A list yields its flag once for each item."""
     for name, value in flags.items():
         for item in value if isinstance(value, list) else [value]:
             if not isinstance(item, str | int | float):
                 raise InvalidConfig(f"--{name}: {item!r} is no value of a flag")
-            # True and False in lower case, as the flags want them.
+            # Flags take `true` and `false` in lower case.
             yield f"--{name}={str(item).lower() if isinstance(item, bool) else item}"

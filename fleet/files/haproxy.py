@@ -1,11 +1,11 @@
-"""Writes a configuration for HAProxy 2.6 or newer: requests over HTTP/2 to the server with the fewest. Pure.
+"""Writes a configuration for HAProxy 2.6 or newer, which sends each gRPC call to the least busy server. Pure.
 
-HAProxy cannot read the model of a request out of gRPC's body. So if not all servers have the same models,
-each model has an address of its own.
+HAProxy cannot read the model's name in the body of a gRPC call. So if not all servers have the same models,
+each model needs its own address.
 
-A health check is a call of gRPC's health service. HAProxy's own HTTP checks cannot send one, because its
-body contains zero bytes. So the check sends the frames of the call as they are on the wire, and waits for
-the reply SERVING.
+HAProxy checks a server by a call of gRPC's health service. Its HTTP checks cannot send such a call, because
+the call's body contains zero bytes. So a TCP check sends the bytes of the call as they are on the wire, and
+waits for the reply SERVING.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ from serving.base.errors import InvalidConfig
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS = 0, 1, 4
 _END_STREAM, _END_HEADERS = 1, 4
-# HPACK: entries of the static table, and a literal that no table takes.
+# Entries of HPACK's static table: first whole headers, then names of headers whose values follow.
 _METHOD_POST, _SCHEME_HTTP, _SCHEME_HTTPS = b"\x83", b"\x86", b"\x87"
 _PATH, _AUTHORITY, _CONTENT_TYPE = 4, 1, 31
 _EMPTY_MESSAGE = bytes(5)
 SERVING_REPLY = bytes((0, 0, 0, 0, 2, 8, 1))
-"""A HealthCheckResponse with the status SERVING, as gRPC sends it: its length, and the message."""
+"""The bytes by which gRPC answers SERVING: the length of a HealthCheckResponse, and the message itself."""
 
 _DESCRIPTION = "millpond-"
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -34,8 +34,8 @@ _SAFE_ADDRESS = _SAFE | frozenset(":[]@/")
 class Backend:
     """A server behind HAProxy: its name, the HOST:PORT of its gRPC port, and its models.
 
-    A draining server gets no further request, and ends those that it has. If `models` is empty, the models
-    of the server are not known yet.
+    A draining server gets no further requests, and answers those that it has. If `models` is empty, the
+    models of the server are not known yet.
     """
 
     name: str
@@ -46,20 +46,22 @@ class Backend:
 
 @dataclass(frozen=True, kw_only=True)
 class HaproxySettings:
-    """The address that clients reach, and how servers are reached and checked."""
+    """The addresses at which HAProxy listens, and the way in which it reaches and checks servers."""
 
+    # The address of all models.
     bind: str = "127.0.0.1:8600"
-    # The addresses of models that have one of their own, instead of `bind`. Other models are not reached
-    # over HAProxy.
+    # By model, its own address. If this is not empty, it replaces `bind`, and clients cannot reach other
+    # models over HAProxy.
     binds: Mapping[str, str] = field(default_factory=dict)
-    # A UNIX socket for statistics. Over it a new process also takes the listeners of the old one.
+    # A UNIX socket for statistics, over which a new process also takes the listeners of the old process.
     stats_socket: str = "/run/haproxy/millpond.sock"
+    # The time between two checks of a server.
     check_seconds: float = 1.0
-    # The longest call of a client.
+    # The longest time that a client's call may take.
     request_seconds_max: float = 3_600.0
-    # A process that was replaced has this time to end its last requests.
+    # The time that an old process has to answer its last requests after a reload.
     drain_seconds: float = 60.0
-    # The authority that signed the servers' certificates; "": they are reached without TLS.
+    # The certificate of the authority that signed the servers' certificates; "" if servers have no TLS.
     ca_file: str = ""
 
     def __post_init__(self) -> None:
@@ -70,7 +72,7 @@ class HaproxySettings:
             _check("ca_file", self.ca_file, _SAFE_ADDRESS)
 
     def _check_binds(self) -> None:
-        # A configuration file may have anything here.
+        # The file's reader does not check the type of this value.
         binds: object = self.binds
         if not isinstance(binds, dict) or not all(isinstance(text, str) for text in binds.values()):
             raise InvalidConfig(
@@ -84,7 +86,7 @@ class HaproxySettings:
 
 
 def health_call(*, is_tls: bool = False) -> bytes:
-    """The bytes that a connection sends to call `grpc.health.v1.Health/Check` for the whole server."""
+    """The bytes that a client sends on a new connection to ask gRPC's health service about the whole server."""
     headers = b"".join(
         (
             _METHOD_POST,
@@ -106,10 +108,10 @@ def health_call(*, is_tls: bool = False) -> bytes:
 
 
 def haproxy_text(backends: Iterable[Backend], settings: HaproxySettings) -> str:
-    """The configuration, with the servers by name. Raises InvalidConfig for a name it cannot hold.
+    """The text of the configuration. The same servers give the same text, whatever their order.
 
-    The same servers give the same text, so an unchanged text needs no reload. Raises InvalidConfig too
-    if the servers have different models, and `settings` has one address for all of them.
+    Raises InvalidConfig for a name or an address that HAProxy cannot read. Also raises it if the servers
+    have different models, and `settings` has one address for all models.
     """
     rows = sorted(backends, key=lambda item: item.name)
     check_ms = round(settings.check_seconds * 1_000)
@@ -130,7 +132,7 @@ def haproxy_text(backends: Iterable[Backend], settings: HaproxySettings) -> str:
     ]
     body = "\n".join([*lines, ""])
     fingerprint = hashlib.sha256(body.encode()).hexdigest()[:16]
-    # HAProxy's `show info` prints it, so the coordinator sees which text a process runs with.
+    # HAProxy's `show info` prints the fingerprint, so the coordinator sees which text HAProxy has read.
     return (
         "# Written by Millpond's fleet; changes are lost.\n"
         f"global\n    description {_DESCRIPTION}{fingerprint}\n{body}"
@@ -138,17 +140,13 @@ def haproxy_text(backends: Iterable[Backend], settings: HaproxySettings) -> str:
 
 
 def fingerprint_of(text: str) -> str:
-    """Reads the fingerprint in a text of `haproxy_text`, or in the reply of `show info`; "" if there is
-    none.
-    """
+    """Finds the fingerprint in a text of `haproxy_text` or in a reply to `show info`; "" if it has none."""
     found = re.search(rf"^\s*description:? {_DESCRIPTION}([0-9a-f]+)$", text, re.MULTILINE)
     return found[1] if found else ""
 
 
 def _proxies(backends: Sequence[Backend], settings: HaproxySettings) -> Iterator[str]:
-    """Yields the lines of the frontends and backends: one of each for the fleet, or one of each for each
-    model.
-    """
+    """Yields the lines of the frontends and backends: one pair for all models, or a pair for each model."""
     if not settings.binds:
         _check_same_models(backends)
         yield from _proxy("millpond", settings.bind, "servers", backends, settings)
@@ -188,7 +186,7 @@ def _proxy(
         f"    tcp-check connect{' ssl alpn h2' if is_tls else ''}",
         f"    tcp-check send-binary {health_call(is_tls=is_tls).hex()} comment gRPC-health",
         f"    tcp-check expect binary {SERVING_REPLY.hex()}",
-        # Without `none`, HAProxy refuses the file for a host name that cannot be resolved now.
+        # Without `none`, HAProxy refuses the whole file if it cannot resolve one host name now.
         f"    default-server init-addr last,libc,none check inter {check_ms}ms fall 2 rise 1 proto h2{ssl}",
     )
     yield from (_server_line(backend) for backend in backends)
@@ -217,8 +215,8 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _indexed(name: int, value: bytes) -> bytes:
-    """A header whose name is an entry of the static table, without indexing."""
-    # Four bits hold a name up to 14. The rest of a larger name is in a byte of its own.
+    """The bytes of a header whose name is entry `name` of HPACK's static table, followed by its value."""
+    # Four bits hold an entry up to 14. For a higher entry they are all set, and the rest is in a further byte.
     prefix = bytes((name,)) if name < 15 else bytes((15, name - 15))
     return prefix + _text(value)
 

@@ -1,4 +1,4 @@
-"""The HAProxy that a fleet configures: makes it read its file, and checks that it has."""
+"""Makes the running HAProxy read the configuration that a fleet has written, and checks that it has."""
 
 import os
 import signal
@@ -12,12 +12,12 @@ from fleet.files.haproxy import fingerprint_of
 from serving.base.errors import FailedPrecondition
 
 ANSWER_SECONDS = 0.5
-"""The longest wait for HAProxy's statistics, which it answers in less than a millisecond."""
+"""The longest wait for HAProxy's statistics, which it sends in less than a millisecond."""
 
 LOOK_COUNT = 5
-"""The number of looks after a reload before it is repeated.
+"""A reload is repeated if HAProxy has not read the file after this many looks. Each `follow` is a look.
 
-There is one look at each poll of the servers.
+The number doubles with each repetition, up to _LOOK_COUNT_MAX.
 """
 
 _LOOK_COUNT_MAX = 60
@@ -26,15 +26,15 @@ _log = structlog.get_logger(__name__)
 
 
 def reload_haproxy(pid_file: str) -> None:
-    """Makes HAProxy's master read its configuration. Raises OSError, and ValueError for another file.
+    """Makes HAProxy's master read its configuration. Raises OSError, and ValueError for a wrong pid.
 
-    The new worker takes the listeners of the old one, which ends its requests first.
+    The master starts a new worker, which takes the listeners. The old worker ends after its last request.
     """
     pid = int(Path(pid_file).read_text().strip())
-    # 0 and negative numbers are groups of processes, and 1 is the first process of all.
+    # `kill` takes 0 and negative numbers for groups of processes, and 1 is the machine's init process.
     if pid <= 1:
         raise ValueError(f"{pid_file}: {pid} is not the number of a process of HAProxy")
-    # The file of a process that has ended may name any other process by now.
+    # If HAProxy has ended, another process may have its number by now.
     name = Path(f"/proc/{pid}/comm").read_text().strip()
     if not name.startswith("haproxy"):
         raise ValueError(f"{pid_file}: process {pid} is {name!r}, not haproxy")
@@ -42,7 +42,7 @@ def reload_haproxy(pid_file: str) -> None:
 
 
 def running_fingerprint(stats_socket: str) -> str:
-    """The fingerprint of the text that HAProxy runs with; "" for another text. Raises OSError."""
+    """The fingerprint of HAProxy's present configuration; "" if Millpond has not written it. Raises OSError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_SECONDS)
         connection.connect(stats_socket)
@@ -54,7 +54,7 @@ def running_fingerprint(stats_socket: str) -> str:
 
 
 class HaproxyProcess:
-    """Reloads HAProxy until it runs with the last text. `follow` is called again and again by one thread."""
+    """Reloads HAProxy until it has read the last text. One thread calls `follow` again and again."""
 
     def __init__(
         self,
@@ -67,21 +67,20 @@ class HaproxyProcess:
         self._stats_socket = stats_socket
         self._reload = reload
         self._running = running
-        # The fingerprint of the text for which HAProxy was reloaded last, the looks that are left before
-        # the next reload, and the looks of a whole wait.
+        # The fingerprint of the text for which HAProxy was reloaded last.
         self._asked = ""
+        # The number of looks before the reload is repeated: those that are left, and those of the next wait.
         self._looks_left = 0
         self._look_count = LOOK_COUNT
-        # The text that HAProxy has not taken in time.
+        # The fingerprint of the text that HAProxy has not read in time; "" if it has read each text.
         self._refused = ""
 
     def follow(self, text: str) -> bool:
-        """Reloads HAProxy if that has not been done for the text.
+        """Reloads HAProxy if that was not done for the text. Returns True once HAProxy has read the text.
 
-        Returns True once it runs with the text.
-
-        Raises OSError and ValueError if it cannot be reloaded, and FailedPrecondition if it has not taken
-        the text in time. If its socket cannot be read, it is reloaded only once.
+        If HAProxy's socket cannot be read, reloads it only once, and returns True at the last look. Raises
+        OSError and ValueError if HAProxy cannot be reloaded, and FailedPrecondition if it has not read the
+        text in time.
         """
         wanted = fingerprint_of(text)
         unreadable = ""
@@ -110,7 +109,7 @@ class HaproxyProcess:
         return False
 
     def _check_taken(self, wanted: str) -> None:
-        """Raises FailedPrecondition while HAProxy still has not taken a text for which it was reloaded."""
+        """Raises FailedPrecondition if HAProxy had not read this text in time after an earlier reload."""
         if self._refused == wanted:
             raise FailedPrecondition(
                 "HAProxy still runs with an earlier configuration, and is reloaded again: "

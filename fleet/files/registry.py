@@ -1,4 +1,4 @@
-"""The registry of a fleet: a JSON document of its servers, for clients and proxies that look for one."""
+"""The registry of a fleet: a JSON document of its servers, from which clients and proxies choose one."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -20,9 +20,9 @@ FILE_MODE = 0o644
 class RegisteredServer:
     """A server that clients may reach.
 
-    `versions` has, by model, the version that answers, or None if no version answers yet. If it is empty,
-    the models of the server are not known. A server that is not ready answers no requests now, or cannot be
-    reached by the coordinator. Clients send a draining server no further requests.
+    `versions` has, by model, the version that answers by default; None if no version answers yet. If it is
+    empty, the models of the server are not known. A server that is not ready answers no requests now, or the
+    coordinator cannot reach it. Clients should send no further requests to a draining server.
     """
 
     name: str
@@ -39,7 +39,7 @@ _KEYS = frozenset(item.name for item in fields(RegisteredServer))
 def parse_registry(text: str) -> tuple[RegisteredServer, ...]:
     """Parses the servers of a document. Raises DataLoss for another text.
 
-    Unknown keys are ignored: a coordinator may be newer than its front.
+    Ignores unknown keys, because a coordinator may be of a later release than its reader.
     """
     try:
         return tuple(
@@ -51,7 +51,7 @@ def parse_registry(text: str) -> tuple[RegisteredServer, ...]:
 
 
 def registry_document(servers: Iterable[RegisteredServer]) -> str:
-    """The document, with the servers by name. The same servers give the same text."""
+    """The document as text. The same servers give the same text, whatever their order."""
     rows = [_row(server) for server in sorted(servers, key=lambda server: server.name)]
     return json.dumps({"servers": rows}, indent=1) + "\n"
 

@@ -1,4 +1,4 @@
-"""Accepts connections, as long as there is a place for them."""
+"""Accepts connections while there is a place for one more."""
 
 import asyncio
 import errno
@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 from serving.http.listeners import BACKLOG
 
 PLACE_SECONDS = 0.02
-"""The time between two looks for a place. Until there is one, connections wait in the kernel."""
+"""If there is no place, it is looked for again after this time. Meanwhile connections wait in the kernel."""
 
 LACK_SECONDS = 0.1
-"""The time between two tries to accept if no descriptor is left."""
+"""If the process has no descriptor left, the next try to accept comes after this time."""
 
 AnyConnection = TypeVar("AnyConnection", bound=asyncio.Protocol)
 
@@ -22,9 +22,9 @@ _LACKS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 class Acceptor(Generic[AnyConnection]):
     """Accepts the connections of one event loop's listeners, on the loop's thread.
 
-    Accepts one connection in each turn of the loop, so that the loop reads what earlier connections have
-    sent before it accepts many more. asyncio's own server accepts up to 1,024 in one turn. A limit on
-    connections would then close some whose requests are still unread.
+    Accepts one connection in each turn of the loop, so that the loop reads the requests of earlier
+    connections before it accepts many more. asyncio's own server accepts up to 1,024 connections in one
+    turn. Then a limit on connections would close some of them before their requests were read.
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class Acceptor(Generic[AnyConnection]):
         make_place: Callable[[Collection[AnyConnection]], bool],
         make: Callable[[], AnyConnection],
     ) -> None:
-        """`make_place` gets the accepted connections that may still be without a transport.
+        """`make` makes a connection. `make_place` returns False if there is no place for one more.
 
-        It returns False if there is no place for one more.
+        `make_place` gets the connections that were accepted and may have no transport yet.
         """
         self._make_place = make_place
         self._make = make
@@ -44,7 +44,7 @@ class Acceptor(Generic[AnyConnection]):
     def open(self, listener: socket.socket) -> None:
         """Accepts on this listener from now on."""
         listener.setblocking(False)
-        # A socket that was handed in may have a shorter backlog.
+        # Another process may have opened this socket with a shorter backlog.
         listener.listen(BACKLOG)
         self._listeners.add(listener)
         self._resume(listener)

@@ -39,9 +39,9 @@ def change_of(
     wall_ns: int,
     views: Mapping[str, ModelView] | None = None,
 ) -> Change:
-    """The change that `{"operation", "model", "version", "reason"}` asks for. Pure.
+    """Parses the request of an operation, with the keys operation, model, version and reason. Pure.
 
-    `views` are the servers of each model. Raises InvalidArgument.
+    Returns the change of the fleet's state. `views` has the servers of each model. Raises InvalidArgument.
     """
     name, model = request.get("operation"), request.get("model")
     reason = str(request.get("reason") or "an operator's decision")
@@ -73,7 +73,7 @@ def change_of(
 
 
 def check_operator(request: Request) -> None:
-    """Raises PermissionDenied unless the request came through the operators' door, and from no page."""
+    """Raises PermissionDenied if a request came from a page in a browser, or not through the operators' door."""
     if "origin" in request.headers:
         raise PermissionDenied("a page of a browser may not operate the fleet; use millpond fleet")
     if not request.scope.get(OPERATOR):
@@ -85,12 +85,13 @@ def check_operator(request: Request) -> None:
 
 
 class FleetApi:
-    """Answers on threads, because a status is long and an operation waits for the disk.
+    """The routes of a coordinator: status, registry, operations, metrics and the page.
 
-    The event loop stays free for the probes of the process.
+    The status and operations run on threads, because a large status takes long to make, and an operation
+    waits for the disk. So the event loop stays free for other requests.
 
-    Only a request through the operators' door may operate the fleet (`operator_door.py`). It is refused if
-    it has an Origin, because then a page in a browser has sent it.
+    Only requests through the operators' door may operate the fleet (`operator_door.py`). A request with an
+    Origin is refused even there, because a page in a browser has sent it.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class FleetApi:
         clock: Clock,
         metrics: FleetMetrics | None = None,
     ) -> None:
-        """`metrics` observe this coordinator. Without them, only its status is shown as metrics."""
+        """`metrics` counts the events of this coordinator. Without it, /metrics shows only the status."""
         self._lead = lead
         self._settings = settings
         self._clock = clock
@@ -118,9 +119,9 @@ class FleetApi:
         ]
 
     def status(self) -> dict[str, Any]:
-        """The status as it is now."""
+        """The document of the present status. Raises Unavailable while this process does not lead."""
         coordinator = self._lead.coordinator()
-        # Read in this order, so that no report is about a grant that the state does not have yet.
+        # The reports are read before the state, so that no report has a grant that the state lacks.
         sightings, decided = coordinator.sightings, coordinator.decided
         status = fleet_status(
             decided.state,
@@ -131,7 +132,7 @@ class FleetApi:
         )
         return {**status, "problems": self._lead.problems}
 
-    # Not async, because it blocks (see the class).
+    # Not async, so that Starlette runs it on a thread.
     def _status(self, request: Request) -> Response:
         del request
         return json_response(self.status())

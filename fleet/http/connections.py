@@ -1,4 +1,4 @@
-"""HTTP connections: uvicorn's protocol, with limits on idle, slow and oversized clients."""
+"""HTTP connections: uvicorn's protocol, with limits on clients that are idle, slow or send too much."""
 
 import asyncio
 import json
@@ -19,55 +19,59 @@ from serving.http.listeners import has_unread_bytes
 FIRST_REQUEST_SECONDS = 1.0
 """The longest that a stop waits for the first request of a new connection.
 
-A client usually sends it right after the handshake; a probe that only opens the port sends none.
+A client usually sends its first request right after the handshake. A probe that only opens the port sends
+no request.
 """
 
 SILENT_SECONDS = 0.3
-"""A new connection that has been silent for this long may lose its place to another one.
+"""A new connection that has been silent for this long may lose its place to another connection.
 
-A client usually sends its first request right after the handshake, and closing the connection earlier would
-lose that request.
+It must not lose its place earlier, because a client usually sends its first request right after the
+handshake, and that request would be lost.
 """
 
 READ_BYTES_MAX = 32 * 2**10
-"""The bytes that are read from one connection before the others get their turn."""
+"""The bytes that are read from one connection before the other connections get their turn."""
 
 PIECE_BYTES = 2**10
-"""The bytes that the parser gets at a time, because it cannot stop within a piece. A piece has few heads,
-so few requests wait behind one that is being answered. A body of known length is one piece."""
+"""The bytes that the parser gets at a time. A body of known length is one piece.
+
+The parser cannot stop within a piece. So a piece is small enough to have few heads, and few requests have to
+wait behind the request that is being answered.
+"""
 
 PIPELINED_COUNT_MAX = 16
-"""The requests that may wait behind one that is being answered. The bytes after them wait unread."""
+"""The requests that may wait behind the request that is being answered. Further bytes wait unread."""
 
 CHUNK_FRAMING_BYTES = 24
-"""The bytes of a chunk beside its data: its size, two line ends, and a short extension."""
+"""The bytes that a chunk may have beside its data: its size, two line ends, and a short extension."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """The limits of one client."""
+    """The limits on the connections of an HTTP server."""
 
-    # The largest request line and headers together. Clients rarely send more than 8 KiB, because many
-    # servers allow no more.
-    # It bounds the trailers and chunk extensions of one body too.
+    # The most bytes of a request line and its headers together. Clients rarely send more than 8 KiB, because
+    # many servers allow no more. The trailers and chunk extensions of one body have the same limit.
     head_bytes_max: int = 32 * 2**10
-    # Proxies and meshes add a few dozen fields. A short field takes a hundred times its bytes here.
+    # The most headers of a request. Proxies and meshes add a few dozen. The number is limited because a short
+    # header takes a hundred times its bytes in memory.
     field_count_max: int = 200
-    # The time in which a head must arrive, from the start of the connection or from the first byte of
-    # a later request. It is longer than three retransmissions take. It stops a client that sends one
-    # byte a second (slow loris).
+    # The time in which a head must arrive, from the start of the connection or the first byte of a later
+    # request. It stops clients that send a byte a second (slow loris), and is long enough for three
+    # retransmissions.
     head_seconds: float = 10.0
-    # Longer than the 60 s for which balancers and Prometheus keep an idle connection, so that they close it
-    # first: if the server did, a request sent at the same moment would be lost.
+    # The time after which an idle connection is closed. Balancers and Prometheus close idle connections after
+    # 60 s. They should do so first, because a request that is sent just when the server closes is lost.
     keep_alive_seconds: int = 75
-    # A client that has taken nothing of its response for this long is gone or asleep.
+    # The time after which a connection is closed if its client takes no byte of a response.
     write_stall_seconds: float = 30.0
-    # Half of the 1,024 descriptors that a process commonly has.
+    # The most connections. It is half of the 1,024 descriptors that a process commonly has.
     connection_count_max: int = 512
 
 
 class Phase(Enum):
-    """The part of a request that a connection's next byte belongs to."""
+    """The part of a request to which the next byte of a connection belongs."""
 
     BETWEEN = "between two requests"
     HEAD = "head"
@@ -77,9 +81,9 @@ class Phase(Enum):
 class GuardedConnection(HttpToolsProtocol):
     """One connection, on one loop's thread. Refuses with 400, 408, 431, 501 or 503, and then closes.
 
-    If there are too many connections, a new one replaces the connection that has been idle longest, unless
-    that one's first request may be on its way. If none is idle, it replaces the connection whose body comes
-    slowest. If there is no such connection either, it gets a 503.
+    If there are too many connections, a new connection replaces the connection that has been idle longest,
+    except one whose first request may be on its way. If no connection is idle, it replaces the connection
+    whose body comes slowest. If there is no such connection either, the new connection gets a 503.
 
     Requests are answered in their order, also if a client sends many before it reads (pipelining). A
     refusal comes after the answers to the requests before it. Upgrade is ignored (RFC 9110, 7.8).
@@ -90,21 +94,22 @@ class GuardedConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._phase = Phase.BETWEEN
-        # These fields are about the request that is being received.
+        # The next six members are about the request that is being received.
         self._head_bytes = 0
         self._body_bytes_left = 0
         self._framing_bytes = 0
         self._body_piece_count = 0
         self._is_head_repeated = False
         self._has_message_ended = False
-        # Bytes that were received, and are not parsed yet.
+        # Bytes that were received and are not parsed yet.
         self._unread = b""
+        # The bytes that the parser has now.
         self._piece: bytes | memoryview = b""
-        # In their order.
+        # The requests without an answer, in the order in which they came.
         self._unanswered: deque[RequestResponseCycle] = deque()
         self._body_begin = 0.0
         self._body_received_bytes = 0
-        # Sent once the requests before it are answered.
+        # The response that refuses a request. It is sent once the requests before that one are answered.
         self._refusal: bytes | None = None
         self._idle_since = 0.0
         self._head_timer: TimerHandle | None = None
@@ -113,27 +118,30 @@ class GuardedConnection(HttpToolsProtocol):
 
     @staticmethod
     def is_stopping() -> bool:
-        """True if each response closes its connection, because the port is about to close."""
+        """True if each response should close its connection, because the port is about to close."""
         return False
 
     def begin_with(self, received: bytes) -> None:
-        """Hands a new connection the bytes that were read from its socket before."""
+        """Gives a new connection the bytes that were read from its socket before."""
         self._unread = received
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is being answered. A request counts once its head is complete."""
+        """True if no request is being answered. A request counts from the end of its head on."""
         # uvicorn's annotation hides that `cycle` is None before the first request.
         return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
     @property
     def idle_since(self) -> float:
-        """The end of its last response, or its start, in seconds of the event loop's clock."""
+        """The time at which its last response ended, or else at which it began, on the event loop's clock."""
         return self._idle_since
 
     @property
     def body_rate(self) -> float | None:
-        """The bytes a second of the body that it waits for; None if it waits for no client's body."""
+        """The bytes per second at which the body of its only request comes.
+
+        None if it waits for no body, has waited for less than SILENT_SECONDS, or has bytes to read.
+        """
         waits = self._phase is Phase.BODY and len(self._unanswered) == 1
         if not waits or self.cycle.response_started or self.flow.read_paused:
             return None
@@ -143,7 +151,7 @@ class GuardedConnection(HttpToolsProtocol):
         return self._body_received_bytes / seconds
 
     def give_place_up(self) -> None:
-        """Gives its place up: refuses the request whose body it waits for."""
+        """Gives up its place: refuses the request whose body it waits for."""
         count = self.limits.connection_count_max
         self._refuse(
             408,
@@ -152,19 +160,20 @@ class GuardedConnection(HttpToolsProtocol):
 
     @property
     def is_silent(self) -> bool:
-        """True if no request is being answered, and it is unlikely that one is on its way.
+        """True if no request is being answered, and it is unlikely that a request is on its way.
 
-        If a connection with unread bytes is closed, it is reset, and the client loses its request.
+        A connection with unread bytes is not silent, because its client would lose the request if it was
+        closed.
         """
         return self.is_idle and self._had_its_time and not self._has_unread_bytes
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Implements asyncio.Protocol."""
         super().connection_made(transport)
-        # Pauses writing as soon as the kernel has not accepted every byte. So the stall timer also
-        # covers the bytes that are left when the connection closes.
+        # With this limit, asyncio calls `pause_writing` as soon as the kernel has not accepted every byte. So
+        # the stall timer also covers the last bytes before the connection closes.
         transport.set_write_buffer_limits(high=0)
-        # asyncio's transport reads this much at a time.
+        # asyncio's transport reads `max_size` bytes at a time.
         transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]
         self._idle_since = self.loop.time()
         self._head_timer = self.loop.call_later(self.limits.head_seconds, self._head_timed_out)
@@ -203,7 +212,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._read_on()
 
     def pause_writing(self) -> None:
-        """Implements asyncio.Protocol: the client is slower than the response."""
+        """Implements asyncio.Protocol, which calls it if the client is slower than the response."""
         super().pause_writing()
         self._end_stall_timer()
         self._stall_timer = self.loop.call_later(
@@ -257,7 +266,7 @@ class GuardedConnection(HttpToolsProtocol):
             self._unanswered.append(self.cycle)
             self._body_begin = self.loop.time()
             if self.is_stopping() or self._should_make_place():
-                # uvicorn closes the connection after the response, and announces it to the client.
+                # uvicorn says so in the response, and then closes the connection.
                 self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -278,7 +287,7 @@ class GuardedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Implements uvicorn's callback: a whole response was written."""
+        """Implements uvicorn's callback, which comes after a whole response was written."""
         self._unanswered.popleft()
         self._idle_since = self.loop.time()
         super().on_response_complete()
@@ -294,16 +303,16 @@ class GuardedConnection(HttpToolsProtocol):
 
     @property
     def _is_refused(self) -> bool:
-        """True if nothing more is read."""
+        """True if the connection was refused or is closing, so that nothing more is read."""
         return self._refusal is not None or self.transport.is_closing()
 
     def _read_on(self) -> None:
-        """Parses as much as it may of what was received."""
+        """Parses the received bytes, and ends the timer of an idle connection."""
         self._unset_keepalive_if_required()
         self._parse_received()
 
     def _parse_received(self) -> None:
-        """Parses what was received, until as many requests wait as may wait."""
+        """Parses the received bytes, until PIPELINED_COUNT_MAX requests wait."""
         received, at = memoryview(self._unread), 0
         while (
             at < len(received) and not self._is_refused and len(self.pipeline) < PIPELINED_COUNT_MAX
@@ -316,15 +325,15 @@ class GuardedConnection(HttpToolsProtocol):
             self._unread = b""
             return
         if self._unread:
-            # The end of a response resumes reading.
+            # Reading goes on at the end of the next response.
             self.flow.pause_reading()
         self._update_head_timer()
 
     def _parse_counting(self, piece: memoryview) -> None:
-        """Parses a piece, and refuses a head, or what stands between a body's chunks, that is too long.
+        """Parses a piece. Refuses the request if its head, or the framing of its body's chunks, is too long.
 
-        The parser does not report a name or value before it is complete, so the bytes that it got are
-        counted instead.
+        It counts the bytes that the parser gets, because the parser reports a header only once the header is
+        complete.
         """
         phase = self._phase
         self._has_message_ended = False
@@ -357,9 +366,10 @@ class GuardedConnection(HttpToolsProtocol):
         self._piece = b""
 
     def _repeat_head(self, rest: memoryview) -> None:
-        """Parses again, without the wish to upgrade, the head that asked for it, and then `rest`.
+        """Parses the head of a request once more, without its Upgrade header, and then `rest`.
 
-        The parser has ended the request with its head, so it would take the body for the next request.
+        This is needed because the parser ends a request with Upgrade at its head, and would take the body
+        for the next request.
         """
         method, version = self.parser.get_method(), self.parser.get_http_version()
         head = without_upgrade(method, self.url, version, self.headers)
@@ -372,18 +382,18 @@ class GuardedConnection(HttpToolsProtocol):
     # --- Bounds -----------------------------------------------------------------------------------
 
     def _enforce_connection_limit(self) -> bool:
-        """Replaces another connection if there are too many; returns False if none can be replaced."""
+        """Closes another connection if there are too many. Returns False if no other can be closed."""
         others = [other for other in self.connections if other is not self]
         return make_place(others, self.limits.connection_count_max)
 
     def _should_make_place(self) -> bool:
-        """True if the response should close the connection, because others wait for its place."""
+        """True if the response should close the connection, because other connections wait for its place."""
         return False
 
     @property
     def _had_its_time(self) -> bool:
-        # A client whose request is answered expects that the server closes at some time.
-        # See `is_idle` for the annotation.
+        # A client that has had an answer expects the server to close the connection at some time. The
+        # annotation of `cycle` is wrong (see `is_idle`).
         return self.cycle is not None or self._is_silence_over  # type: ignore[unreachable]
 
     @property
@@ -393,14 +403,14 @@ class GuardedConnection(HttpToolsProtocol):
     @property
     def _has_unread_bytes(self) -> bool:
         connection = self.transport.get_extra_info("socket")
-        # A client that does not take its responses may send without end.
+        # The bytes of a client that does not take its responses do not count, because it may send forever.
         if connection is None or self.flow.write_paused:
             return False
         return has_unread_bytes(connection.fileno())
 
     def _update_head_timer(self) -> None:
-        # Bytes that arrive on an idle connection belong to the head of a request, or to a body that is
-        # not read.
+        # The timer runs while the connection is idle, because bytes that arrive then belong to a head, or to a
+        # body that is not read.
         if not self.is_idle:
             self._end_head_timer()
         elif self._head_timer is None:
@@ -425,8 +435,8 @@ class GuardedConnection(HttpToolsProtocol):
         )
 
     def _refuse_syntax(self) -> None:
-        """Refuses bytes that are not HTTP, or an exception of a callback of the parser."""
-        # The parser does not report the header that it refuses, so it is searched for here.
+        """Refuses bytes that are not HTTP, and a request for which a callback of the parser raised an error."""
+        # The parser does not name the header that it refuses, so the bytes are searched for it.
         is_head = self._phase is Phase.HEAD
         if is_head and b"transfer-encoding" in bytes(self._piece).lower():
             self._refuse(400, f"invalid use of Transfer-Encoding; {TRANSFER_ENCODING_REMEDY}")
@@ -438,7 +448,7 @@ class GuardedConnection(HttpToolsProtocol):
             self._refuse(400, "Invalid HTTP request received.")
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answers without the application, after the requests before, and closes."""
+        """Answers without the application once the requests before are answered, and then closes."""
         if self._is_refused:
             return
         body = json.dumps({"error": message}).encode()
@@ -458,7 +468,7 @@ class GuardedConnection(HttpToolsProtocol):
     def _withdraw_request(self) -> bool:
         """Keeps the application from answering the request whose body is refused.
 
-        Returns False if it is answered already, at least in part.
+        Returns False if the application has begun to answer it.
         """
         cycle = self.cycle
         if cycle.response_started:
@@ -505,10 +515,9 @@ def connection_class(
 
 
 def make_place(connections: Iterable[asyncio.Protocol], count_max: int) -> bool:
-    """If there are `count_max` connections, closes the one that has been idle longest, or else the one
-    whose body comes slowest.
+    """Closes a connection if there are `count_max`: the longest idle one, or else the one with the slowest body.
 
-    Returns False if there is neither.
+    Returns False if there is neither, so that there is no place for one more.
     """
     present = [
         connection

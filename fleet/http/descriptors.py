@@ -1,17 +1,19 @@
-"""The number of connections that HTTP may have.
+"""Limits the connections of HTTP by the process's file descriptors.
 
-Clients must not take the descriptors of probes, and of the calls to servers.
+Without the limit, clients could take the descriptors that probes and calls to servers need.
 """
 
 import resource
 
 PARTS = 6
-"""The divisor of the process's descriptors that gives the part of each of HTTP's two loops. The rest is for
-calls to servers, the state, logs and libraries."""
+"""Each of HTTP's two loops may take one part in six of the descriptors.
+
+The rest is for calls to servers, the state, logs and libraries.
+"""
 
 
 def connection_count_max(wanted: int, descriptor_limit: int | None = None) -> int:
-    """`wanted`, or a loop's part of the descriptors if that is less; at least 1."""
+    """The most connections of a loop: `wanted`, or its part of the descriptors if that is less; at least 1."""
     limit = descriptor_limit or resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return wanted

@@ -1,9 +1,9 @@
-"""The entrance has the connections that have sent no request yet, or only probes.
+"""The entrance keeps the connections that have sent no request yet, or only probes.
 
-Each HTTP server has two event loops on two threads. The entrance accepts every connection and answers
-probes. A connection that sends any other request goes to the second loop, with its socket, and stays there.
-So probes have a thread and places of their own, whatever requests for models do to the second loop and its
-connections.
+Each HTTP server has two event loops on two threads. The first is the entrance: it accepts every connection
+and answers probes. At the first other request of a connection, the entrance hands its socket to the second
+loop, and the connection stays there. So probes have a thread and places of their own, and are answered even if
+other requests fill the second loop.
 """
 
 import os
@@ -15,10 +15,10 @@ from enum import Enum
 from fleet.http.connections import ConnectionLimits, GuardedConnection, Phase, connection_class
 
 Adopt = Callable[[socket.socket, bytes], None]
-"""Takes a connection, and the bytes that were read from it."""
+"""Takes over a connection, and the bytes that were read from it."""
 
 LINE_BYTES_MAX = 1_024
-"""The longest request line that is waited for. No probe has a longer one."""
+"""The longest part of a request line that may still become a probe. No probe has a longer line."""
 
 _METHODS = (b"GET ", b"HEAD ")
 _PROBES = (b"/healthz", b"/metrics")
@@ -34,7 +34,7 @@ class Kind(Enum):
 
 
 def kind_of(received: bytes, head_bytes_max: int) -> Kind:
-    """The kind of the bytes that `received` begins with. Pure."""
+    """The kind of request with which `received` begins. Pure."""
     if not any(received.startswith(method[: len(received)]) for method in _METHODS):
         return Kind.OTHER
     line, line_end, _ = received.partition(b"\n")
@@ -46,17 +46,17 @@ def kind_of(received: bytes, head_bytes_max: int) -> Kind:
     end = head_end(received)
     if end == 0:
         return Kind.UNKNOWN if len(received) <= head_bytes_max else Kind.OTHER
-    # A probe with a body goes on too, because its body would have to be framed here.
+    # A probe with a body goes to the second loop, because only that loop can find the end of a body.
     return Kind.OTHER if _HAS_BODY.search(received, 0, end) else Kind.PROBE
 
 
 def head_end(received: bytes) -> int:
-    """The length of the first head; 0 if its end has not come. Pure."""
+    """The length of the head with which `received` begins; 0 if its end has not arrived. Pure."""
     return received.find(b"\r\n\r\n") + 4 if b"\r\n\r\n" in received else 0
 
 
 class EntranceConnection(GuardedConnection):
-    """A connection at the entrance. Gives it to `adopt` at the first request that is no probe."""
+    """A connection at the entrance. At the first request that is no probe, hands itself to `adopt`."""
 
     @staticmethod
     def adopt(connection: socket.socket, received: bytes) -> None:
@@ -70,9 +70,9 @@ class EntranceConnection(GuardedConnection):
             self._read_on()
 
     def _parse_received(self) -> None:
-        """Overrides: parses the head of a probe only, and one at a time."""
-        # If the client has not taken a response yet, it would be lost together with this side of the
-        # connection.
+        """Overrides: parses the heads of probes only, one at a time."""
+        # Waits until the client has taken the last response, because the rest of the response would be lost if
+        # the connection was handed over before.
         if not self.is_idle or self.flow.write_paused:
             self.flow.pause_reading()
             return
@@ -95,13 +95,13 @@ class EntranceConnection(GuardedConnection):
         return True
 
     def _should_make_place(self) -> bool:
-        """Overrides: a client that probes often is told to connect again, and loses no request."""
+        """Overrides: if all places are taken, a response closes its connection, and the client loses no request."""
         is_full = len(self.connections) >= self.limits.connection_count_max
         return is_full and not self._unread and not self._has_unread_bytes
 
     @property
     def _had_its_time(self) -> bool:
-        """Overrides: others can wait in the kernel until every client has had its time."""
+        """Overrides: a client gets SILENT_SECONDS after each response, because others can wait in the kernel."""
         return self._is_silence_over
 
     def _hand_over(self) -> None:
@@ -112,7 +112,7 @@ class EntranceConnection(GuardedConnection):
             self._refuse(503, "the server has no descriptor for this connection; try again later")
             return
         received, self._unread = self._unread, b""
-        # Closes only this descriptor: the connection lives on with the other loop's.
+        # This closes only one of two descriptors of the connection. The other loop goes on with the copy.
         self.transport.abort()
         connection = socket.socket(fileno=copy)
         connection.setblocking(False)

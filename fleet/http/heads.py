@@ -1,10 +1,10 @@
-"""Finds the faults in the heads of requests, because of which no application gets them. Pure."""
+"""Finds faults in the heads of requests. A request with such a fault reaches no application. Pure."""
 
 import re
 from collections.abc import Sequence
 
 Fields = Sequence[tuple[bytes, bytes]]
-"""Names in lower case, and values."""
+"""The headers of a request: names in lower case, and values."""
 
 TRANSFER_ENCODING_REMEDY = "send 'chunked' alone, or Content-Length alone"
 
@@ -19,7 +19,7 @@ _ABSOLUTE = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 
 
 def head_fault(version: str, target: bytes, fields: Fields) -> str:
-    """The reason why a head is refused with 400, with the remedy; "" if it is not refused."""
+    """The reason to refuse a head with 400, and the remedy; "" if it has no fault."""
     return transfer_encoding_fault(fields) or host_fault(version, target, fields)
 
 
@@ -41,7 +41,7 @@ def transfer_encoding_fault(fields: Fields) -> str:
 def host_fault(version: str, target: bytes, fields: Fields) -> str:
     """The reason why the host of a request is not certain (RFC 9112, 3.2); "" if it is.
 
-    A proxy may read another host out of such a request than this server does, and decide by that.
+    A proxy may take another host from such a request than this server does, and let the wrong requests pass.
     """
     hosts = [value.strip(b" \t") for name, value in fields if name == b"host"]
     if len(hosts) > 1:
@@ -59,7 +59,7 @@ def host_fault(version: str, target: bytes, fields: Fields) -> str:
 
 
 def without_upgrade(method: bytes, target: bytes, version: str, fields: Fields) -> bytes:
-    """Makes a head again, without its Upgrade."""
+    """The bytes of a head without its Upgrade header."""
     kept = [b"%s: %s\r\n" % field for field in fields if field[0] != b"upgrade"]
     line = b"%s %s HTTP/%s\r\n" % (method, target, version.encode())
     return b"".join([line, *kept, b"\r\n"])

@@ -12,9 +12,9 @@ _DECISIONS_KEPT = 256
 
 
 class HostGuard:
-    """Answers 421 to a request for another server, before any application gets it.
+    """Answers 421 to a request for another server, so that no application gets the request.
 
-    HTTP/1.0 may have no such header, and passes: no browser sends one.
+    A request without a Host header passes, because only HTTP/1.0 allows it, and browsers do not use that.
     """
 
     def __init__(self, app: ASGIApp, rule: HostRule) -> None:
@@ -25,7 +25,7 @@ class HostGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implements ASGI."""
         if scope["type"] == "http":
-            # The connection has refused any other value, and a second header (`fleet.http.heads`).
+            # The connection has refused malformed values and a second Host header (`fleet.http.heads`).
             hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
             server = scope.get("server")
             if hosts and not self._permits(hosts[0], server[0] if server else ""):

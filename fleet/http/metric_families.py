@@ -1,8 +1,8 @@
 """Every metric of a coordinator: name, kind, unit, labels and meaning.
 
 A test compares them with the exposition and with the table in docs/fleet.md, which
-`python -m fleet.http.metric_families` prints. Counters begin with the coordinator's process. The
-metrics of the process itself have the names of prometheus-client.
+`python -m fleet.http.metric_families` prints. Counters begin at 0 with the coordinator's process. The
+metrics of the process itself come from prometheus-client, under its names.
 """
 
 from serving.monitoring.metric_families import MetricFamily, markdown_table

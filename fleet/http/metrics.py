@@ -25,7 +25,7 @@ METRICS_PATH = "/metrics"
 CALL_KINDS = ("report", "grant")
 SERVER_STATES = ("live", "draining", "unknown", "lost")
 
-# The range goes from one server at rest to a wave of 10,000 servers and a slow disk.
+# The edges reach from a decision on one server at rest to a wave of 10,000 servers and a slow disk.
 _DECISION_EDGES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _MS_PER_SECOND = 1_000
 
@@ -38,7 +38,7 @@ class FleetMetrics(FleetObserver, Collector):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._status: Callable[[], Status] | None = None
-        # Guards the time of each model's last change.
+        # Guards `_changed_at_ns`, which has the time of each model's last change.
         self._lock = threading.Lock()
         self._changed_at_ns: dict[str, int] = {}
         self._started_ns = clock.now_ns()
@@ -93,7 +93,7 @@ class FleetMetrics(FleetObserver, Collector):
                 self._rollbacks.labels(name, model.blocked[version].by.value).inc()
 
     def page(self) -> bytes:
-        """The exposition."""
+        """The exposition, in the text format."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterator[Metric]:
@@ -101,9 +101,9 @@ class FleetMetrics(FleetObserver, Collector):
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the gauges of the status, also families without samples.
+        """Yields the gauges of the status. A family without samples is yielded too.
 
-        A coordinator that does not lead has no status, and yields only that it does not lead.
+        If this coordinator does not lead, it has no status, and yields only a 0 for `fleet_leads`.
         """
         if self._status is None:
             return
@@ -122,12 +122,12 @@ class FleetMetrics(FleetObserver, Collector):
         yield from _rollout_gauges(status, self._idle_seconds(status["models"]))
 
     def _begin_rollbacks(self, model: str) -> None:
-        """Begins the series at 0, because PromQL's `increase` does not count the first value of a series."""
+        """Begins the series of rollbacks at 0, because PromQL's `increase` ignores the first value of a series."""
         for by in (BlockedBy.CANARY, BlockedBy.OPERATOR):
             self._rollbacks.labels(model, by.value)
 
     def _idle_seconds(self, models: Iterable[str]) -> dict[str, float]:
-        """The time since each model's rollout has last changed."""
+        """The time since the rollout of each model has last changed, by model."""
         with self._lock:
             since_ns = {name: self._changed_at_ns.get(name, self._started_ns) for name in models}
         return {name: seconds_since(self._clock, at_ns) for name, at_ns in since_ns.items()}
@@ -137,7 +137,7 @@ class FleetMetrics(FleetObserver, Collector):
 
 
 def metrics_route(metrics: FleetMetrics) -> Route:
-    """The route of the exposition. The handler blocks, so it runs on a thread."""
+    """The route of the exposition. Its handler is not async, so that Starlette runs it on a thread."""
 
     def respond(request: Request) -> Response:
         del request
@@ -214,7 +214,7 @@ def _rollout_gauges(status: Status, idle_seconds: Mapping[str, float]) -> Iterat
         gauges[families.FAILED_SERVERS].add_metric(labels, len(rollout["setbacks"]))
         gauges[families.WARNED].add_metric(labels, len(rollout["warned"]))
         gauges[families.IDLE].add_metric(labels, idle_seconds[name])
-        # In the last wave no server is left to compare with at the end.
+        # The last wave compares with no control, so it has only the figures of the new version.
         for role, row in (rollout["compared"] or {"wave": rollout}).items():
             _add_compared(gauges, [*labels, role], row)
     yield from gauges.values()

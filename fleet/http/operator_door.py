@@ -1,8 +1,8 @@
 """The door for the operators of a fleet: a UNIX socket that only the coordinator's user can open.
 
-Everybody who reaches the HTTP of a coordinator may read the status, the registry and the metrics. A request
-that would change the fleet is refused unless it comes through this door. The door is at a TCP address only
-if the configuration names one: then each client that reaches it may operate the fleet.
+Every client that reaches the HTTP of a coordinator may read the status, the registry and the metrics. A
+request that would change the fleet is refused unless it comes through this door. If the configuration gives
+the door a TCP address, each client that reaches that address may operate the fleet.
 """
 
 import os
@@ -19,7 +19,7 @@ from serving.server.admin_listener import OFF, UNIX_PREFIX
 from serving.server.admin_sockets import FLEET_SUFFIX, AdminSocket, default_socket_path
 
 OPERATOR = "millpond.operator"
-"""The key in the scope of a request that came through the door."""
+"""The key that marks the ASGI scope of a request that came through the door."""
 
 _SETTING = "[coordinator] operators = "
 _REMEDY = f'give another address: {_SETTING}"HOST:PORT", "unix:PATH" or "{OFF}"'
@@ -35,14 +35,14 @@ class OperatorDoor:
         self._wanted = wanted
         self._socket: AdminSocket | None = None
         self.address = ""
-        """The address of the door, for `--target`; "" while there is none."""
+        """The address of the door, for `--target`; "" while the door is not open."""
 
     def open(self, http_port: int) -> list[socket.socket]:
-        """Opens the door, and returns its listeners; no listeners if it is off.
+        """Opens the door, and returns its listeners; none if the door is off.
 
-        `http_port` distinguishes coordinators of one user. Raises InvalidConfig and Unavailable if the
-        configured address cannot be used. If the user has no directory for a socket, that is logged, and
-        there is no door.
+        The port of HTTP, `http_port`, becomes part of the default socket's name, so that two coordinators of
+        one user do not collide. Logs it and opens no door if the user has no directory for that socket.
+        Raises InvalidConfig and Unavailable if the configured address cannot be used.
         """
         if self._wanted == OFF:
             return []
@@ -59,7 +59,7 @@ class OperatorDoor:
         return [self._listen_at(path)]
 
     def close(self) -> None:
-        """Removes the socket's file. The listeners are closed by the server that got them."""
+        """Removes the socket's file. The HTTP server that got the listeners closes them itself."""
         if self._socket is not None:
             self._socket.release()
 
@@ -83,14 +83,14 @@ class OperatorDoor:
 
 
 def tcp_port(wanted: str) -> int | None:
-    """The TCP port of a door; None if its address is no TCP address, or has port 0."""
+    """The TCP port of a door; None if the door is not at a TCP address, or its port is 0."""
     if wanted in ("", OFF) or wanted.startswith(UNIX_PREFIX):
         return None
     return host_and_port(wanted)[1] or None
 
 
 class OperatorEntry:
-    """Marks the requests that come through the door, and passes them on."""
+    """Marks each request that comes through the door, and passes it on to the application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

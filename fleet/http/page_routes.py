@@ -1,4 +1,4 @@
-"""Serves the page of a fleet: its files, which share those of a server's live page, and its polls."""
+"""Serves the page of a fleet: its files, some of which are those of a server's live page, and its polls."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ PAGE_DIRECTORY = Path(__file__).parent / "page"
 PAGE_PATH = "/fleet/page"
 
 SHOWN_SERVERS_MAX = 100
-"""More rows than people read, and few enough for a browser to draw them again each second."""
+"""The most servers on the page: more than people read, and few enough to be drawn again each second."""
 
-# The files of the live page that this page uses too.
+# The files of a server's live page that this page uses too.
 _SHARED = ("dom.js", "format.js", "icon.svg", "page.css", "poll.js")
 
-# Servers in need of attention come first.
+# The order of the rows by state: servers in need of attention come first.
 _PLACES = {"lost": 0, "unknown": 1, "draining": 2, "live": 4}
 _PLACE_OF_ROLLOUT = 3
 
@@ -28,7 +28,7 @@ _PLACE_OF_ROLLOUT = 3
 def fleet_page_routes(status: Callable[[], Mapping[str, Any]]) -> list[Route]:
     """Makes the routes `GET /`, `GET /static/…` and the poll. Reads all files now, and never again."""
 
-    # Not async, because the status of 10,000 servers takes tens of milliseconds: it is made on a thread.
+    # Not async, so that Starlette runs it on a thread: the status of 10,000 servers takes tens of milliseconds.
     def poll(request: Request) -> Response:
         del request
         return poll_response(page_document(status()))
@@ -67,7 +67,7 @@ def page_document(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """A model without the names of its members, because the rows of the servers show their versions."""
+    """A model for the page. Leaves out the members' names, because the rows of servers show their versions."""
     rollout = model["rollout"] and {**model["rollout"]}
     if rollout:
         del rollout["members"]

@@ -1,4 +1,4 @@
-"""The HTTP server of a coordinator: uvicorn on two threads, of which one answers probes."""
+"""The HTTP server of a coordinator: uvicorn on two threads, one of which answers only probes."""
 
 import asyncio
 import contextlib
@@ -29,42 +29,43 @@ from fleet.http.entrance import entrance_class
 from serving.http.listeners import BACKLOG, accept_waiting, refuse_handshakes
 
 HTTP_NICE = 10
-"""The priority of the HTTP threads and of the threads that they start.
+"""The nice value of the HTTP threads and of the threads that they start.
 
-The status of a large fleet takes tens of milliseconds of Python, and a request thread of a server on the
-same machine should have that core. If all cores are busy, nice 10 leaves a tenth of one core to probes.
-Nice 19 would leave a sixtieth, and a probe that waits for seconds restarts the coordinator.
+The status of a large fleet takes tens of milliseconds of Python. A server on the same machine should have
+that core for its requests. If all cores are busy, nice 10 still leaves a tenth of one core to probes. Nice 19
+would leave a sixtieth, and then probes would wait for seconds, and the coordinator would be restarted.
 """
 
 ENTRANCE_CONNECTION_COUNT_MAX = 128
-"""More than there are probes and new connections at one time.
+"""The most connections at the entrance: more than there are probes and new connections at one time.
 
 Further connections wait in the kernel until a place is free. A connection leaves its place with its first
-request, or after SILENT_SECONDS.
+request, or may be closed after SILENT_SECONDS.
 """
 
 PROBE_THREAD_COUNT = 2
-"""The threads of probes whose handlers are not coroutines."""
+"""The number of threads for the handlers of probes that are not async."""
 
 BLOCKING_THREAD_COUNT = 4
-"""The threads of all other handlers that are not coroutines."""
+"""The number of threads for all other handlers that are not async."""
 
 RESPONSE_SECONDS = 2
-"""The longest that running responses may take at a stop, after the requests have had their time."""
+"""The longest that a stop waits for running responses."""
 
 HANDSHAKE_SECONDS = 0.1
-"""The longest that handshakes under way may take at a stop: a round trip of most networks."""
+"""The longest that a stop waits for TCP handshakes under way: a round trip of most networks."""
 
 DEATH_CONSEQUENCE = (
     "the port is closed, so probes fail; the fleet is led on until the process is restarted"
 )
 
 LAST_SECONDS = 0.1
-"""The least time of each loop at a stop. uvicorn logs an error if it gets no time."""
+"""The least time that each loop gets to stop, because uvicorn logs an error if it gets none."""
 
 JOIN_SECONDS = RESPONSE_SECONDS + 1.0
-"""The longest that a stop waits for the thread: for running responses, and for uvicorn, which checks ten
-times a second if it should stop.
+"""The longest that `join` waits for each thread.
+
+The time is for running responses, and for uvicorn, which looks ten times a second if it should stop.
 """
 
 _log = structlog.get_logger(__name__)
@@ -73,10 +74,10 @@ _log = structlog.get_logger(__name__)
 class _EntranceServer(uvicorn.Server):
     """uvicorn's server at the port, which accepts and closes without losing a connection.
 
-    uvicorn gets no listener, because the acceptor takes the place of asyncio's servers.
+    uvicorn gets no listener, because `Acceptor` accepts instead of asyncio's servers.
 
-    Closing a listener resets the connections that the kernel has completed and `accept` has not taken.
-    So handshakes are refused first, then all connections are accepted, then the port closes.
+    If a listener is closed, the kernel resets the connections that no `accept` has taken. So a stop first
+    refuses new handshakes, then accepts all connections, and then closes the port.
     """
 
     def __init__(self, config: uvicorn.Config, connection_count_max: int) -> None:
@@ -93,14 +94,15 @@ class _EntranceServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Implements uvicorn.Server."""
         listeners = sockets or []
-        # uvicorn's shutdown would miss a connection that is accepted at the last moment.
+        # All connections are accepted before uvicorn's shutdown, because it would miss a later one.
         await self._acceptor.close()
         await self._accept_last(listeners)
         await super().shutdown(sockets)
 
     async def _accept_last(self, listeners: Sequence[socket.socket]) -> None:
         for listener in listeners:
-            # Without the filter a connection may still come between the last `accept` and the close.
+            # If the kernel refuses the filter, a connection may come between the last `accept` and the close,
+            # and is lost.
             with contextlib.suppress(OSError):
                 refuse_handshakes(listener)
         await asyncio.sleep(HANDSHAKE_SECONDS)
@@ -113,14 +115,14 @@ class _EntranceServer(uvicorn.Server):
         return _new_connection(self)
 
     def _make_place(self, connecting: Collection[GuardedConnection]) -> bool:
-        # The other connections are among the connections already.
+        # Connections that have a transport are in `server_state.connections` already.
         unseen_count = sum(connection.transport is None for connection in connecting)
         count_max = max(1, self._connection_count_max - unseen_count)
         return make_place(self.server_state.connections, count_max)
 
 
 class _InnerServer(uvicorn.Server):
-    """uvicorn's server behind the entrance, without a port: it gets connections by `adopt`."""
+    """uvicorn's server behind the entrance. It has no port, and gets its connections by `adopt`."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -131,7 +133,7 @@ class _InnerServer(uvicorn.Server):
         self._adopting: set[asyncio.Task[None]] = set()
 
     def adopt(self, connection: socket.socket, received: bytes) -> None:
-        """Takes a connection whose first bytes were read. Any thread."""
+        """Takes a connection, and the first bytes that were read from it. Any thread."""
         assert self.loop is not None
         try:
             self.loop.call_soon_threadsafe(self._adopt, connection, received)
@@ -147,7 +149,7 @@ class _InnerServer(uvicorn.Server):
             self.loop.call_soon_threadsafe(self._has_all.set)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Implements uvicorn.Server: ends once the entrance has given all that it accepted."""
+        """Implements uvicorn.Server. Waits until the entrance has handed over all its connections."""
         for connection in list(self.server_state.connections):
             connection.shutdown()
         await self._has_all.wait()
@@ -237,7 +239,7 @@ class HttpServer:
 
     def join(self, timeout_seconds: float = JOIN_SECONDS) -> bool:
         """Waits for the threads' end; returns False if a handler still runs at the timeout."""
-        # The first thread ends last, so the others take no further time.
+        # The first thread ends last, so the wait for the second one takes no further time.
         for thread in self._threads:
             thread.join(timeout_seconds)
         return not any(thread.is_alive() for thread in self._threads)
@@ -269,7 +271,7 @@ class HttpServer:
         finally:
             is_up.set()
             if not self._is_stopping:
-                # If probes were still answered while no request is, nothing would ever restart the process.
+                # Probes must fail too. If they were still answered, the process would never be restarted.
                 self._close_entrance(RESPONSE_SECONDS)
 
     def _run_entrance(self, sockets: list[socket.socket], is_up: threading.Event) -> None:
@@ -306,7 +308,7 @@ class HttpServer:
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), HTTP_NICE)
         except OSError as error:
-            # Probes are answered even if a sandbox refuses the priority.
+            # A sandbox may refuse it. Requests are answered all the same.
             _log.warning("http_priority_refused", requested=HTTP_NICE, reason=error.strerror)
 
 
@@ -323,7 +325,7 @@ def _uvicorn_config(
         log_config=None,
         access_log=False,
         server_header=False,
-        # A proxy's headers are not trusted, because nothing here depends on the origin of a request.
+        # The headers of a proxy are ignored, because no handler needs the client's address.
         proxy_headers=False,
         timeout_keep_alive=limits.keep_alive_seconds,
         backlog=BACKLOG,
@@ -333,9 +335,7 @@ def _uvicorn_config(
 # --- Logs -----------------------------------------------------------------------------------------
 
 CLIENTS_FAULTS = ("Invalid HTTP request received.", "Unsupported upgrade request.")
-"""These messages are not logged, because the client has an answer, and a port scanner must not fill the
-log.
-"""
+"""Messages that are not logged, because the client has got an answer, and a port scanner could fill the log."""
 
 
 class StructlogHandler(logging.Handler):
@@ -345,7 +345,7 @@ class StructlogHandler(logging.Handler):
         """Implements logging.Handler."""
         message = record.getMessage().strip()
         error = record.exc_info[1] if record.exc_info else None
-        # The stop has cut responses short. uvicorn logs one line for all of them.
+        # A stop cancels running responses, which uvicorn reports one by one. It also logs one line for all.
         if message.startswith(CLIENTS_FAULTS) or isinstance(error, asyncio.CancelledError):
             return
         log = _log.error if record.levelno >= logging.ERROR else _log.warning
@@ -353,7 +353,7 @@ class StructlogHandler(logging.Handler):
 
 
 def log_uvicorn() -> None:
-    """Takes over the logs of uvicorn and asyncio, for the whole process."""
+    """Sends the warnings of uvicorn and asyncio to structlog, for the whole process."""
     for name in ("uvicorn", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [StructlogHandler(logging.WARNING)]
@@ -362,7 +362,7 @@ def log_uvicorn() -> None:
 
 
 LACK_LOG_SECONDS = 1.0
-"""The time between two log lines that say that no descriptor is left. Each try to accept reports it."""
+"""A lack of descriptors is logged at most this often, although each try to accept reports it."""
 
 
 class LoopErrorLog:

@@ -1,4 +1,4 @@
-"""The HTTP of a coordinator that does not lead: it passes requests on to the coordinator that leads."""
+"""The HTTP of a coordinator that does not lead: passes requests on to the coordinator that leads."""
 
 import asyncio
 import http.client
@@ -19,19 +19,19 @@ HEALTH_PATH = "/healthz"
 TIMEOUT_SECONDS = 5.0
 
 _PASSED_ON = "millpond-passed-on"
-# The headers that the leader decides by. No other header is passed on.
+# The headers by which the leader decides on a request. No other header is passed on.
 _KEPT = ("origin", "content-type", "accept")
 _BODY_BYTES_MAX = 2**20
 
 
 class StandbyGate:
-    """Passes requests on to the leading coordinator while this one waits.
+    """Passes requests on to the leading coordinator while this coordinator waits.
 
-    Each process answers for its own health and metrics.
+    Each coordinator answers for its own health and metrics.
 
-    A request is passed on only once. So if two coordinators take each other for the leader, it is refused.
-    If the operators' door is a UNIX socket, operations are not passed on, because the leader takes them
-    only from its own user.
+    A request that was passed on once is refused, so that two coordinators that take each other for the leader
+    do not pass it on forever. If the operators' door is a UNIX socket, operations are not passed on, because
+    the leader takes operations only from its own user.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class StandbyGate:
         *,
         operator_port: int | None = None,
     ) -> None:
-        """`operator_port` is the TCP port of each coordinator's door for operators, if it has one."""
+        """`operator_port` is the TCP port of the operators' door, the same for each coordinator; None without."""
         self._app = app
         self._lead = lead
         self._operator_port = operator_port

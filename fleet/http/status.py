@@ -29,7 +29,7 @@ def fleet_status(
     settings: WaveSettings,
     now_ns: int,
 ) -> dict[str, Any]:
-    """The models with their rollouts and versions, and the servers, in the types of JSON."""
+    """The document of the status: the models with their rollouts and versions, and the servers."""
     views = model_views(sightings, state.models, settings.lost_seconds, now_ns)
     models = {name: state.models.get(name, ModelState()) for name in views}
     trials = {
@@ -68,7 +68,7 @@ def _model(state: ModelState, view: ModelView, order: int) -> dict[str, Any]:
         "verdicts": [asdict(verdict) for verdict in state.verdicts],
         "versions": _versions(view),
         "found_versions": sorted(view.found()),
-        # The servers that serve another version, because they lack the files of the stable one.
+        # The servers that cannot serve the stable version, because they lack its files.
         "without_files": _without_files(state, view),
         "ignored_by": sorted(
             (name for name, report in view.live.items() if report.order > order), key=natural_order
@@ -87,10 +87,10 @@ def _without_files(state: ModelState, view: ModelView) -> list[str]:
 def _rollout(trial: Trial, comparison: Comparison) -> dict[str, Any]:
     rollout, view, is_last = trial.rollout, trial.view, trial.is_last_wave
     if comparison.wave != trial.wave:
-        # The watch is of an earlier wave, because an operation has changed the wave since the last look.
+        # An operation has changed the wave since the last decision, so nothing is known of this wave yet.
         comparison = Comparison()
     failed = sorted(rollout.failed_servers, key=natural_order)
-    # In the last wave no servers are left to compare with, so the earlier waves count too.
+    # In the last wave the old version's requests of earlier waves count too (`counted`).
     new, old = counted(trial, comparison)
     return {
         "version": trial.version,
@@ -101,24 +101,25 @@ def _rollout(trial: Trial, comparison: Comparison) -> dict[str, Any]:
         "members": sorted(rollout.members, key=natural_order),
         "setbacks": failed,
         "causes": {name: cause_on(view, name, trial.version) or WITHOUT_CAUSE for name in failed},
-        # The first servers on which a gate has warned, and whether the version waits for an operator
-        # because of that.
-        "warned": dict(rollout.warned),
+        # By server, the warnings of its gates; of the first servers only.
+        "warned": {name: warning.reason for name, warning in rollout.warned.items()},
+        # True if the version waits for an operator because of these warnings.
         "is_held": is_held(rollout, trial.settings),
         "judgement": _judgement(trial, comparison),
         "request_count": new.request_count,
         "failed_count": new.failed_count,
         "is_promoted": rollout.is_promoted,
-        # The reason why the versions are compared once more; "" if they are not.
+        # The reason why the wave compares the two versions a second time; "" if it compares them once.
         "doubt": comparison.doubt,
         "compared": None if is_last else {"wave": _figures(new), "control": _figures(old)},
     }
 
 
 def _judgement(trial: Trial, comparison: Comparison) -> dict[str, float | int | None]:
-    """The numbers of requests and seconds after which a wave is judged, and the seconds that have passed.
+    """The requests or seconds after which a wave is judged, and the seconds for which it has been full.
 
-    `passed_seconds` is None until the wave is full. The last wave is not judged by requests.
+    `passed_seconds` is None until the wave is full. `request_count` is 0 in the last wave, which is judged
+    by time alone.
     """
     since_ns, settings = comparison.full_since_ns, trial.settings
     passed_seconds = None

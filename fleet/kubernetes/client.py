@@ -1,6 +1,6 @@
 """Kubernetes' API through its official client, for the pod's own service account or a kubeconfig file.
 
-The only module that imports the package `kubernetes`. Replies stay JSON, because the package's models would
+No other module imports the package `kubernetes`. Replies stay JSON, because the package's own objects would
 cost milliseconds for each pod.
 """
 
@@ -19,7 +19,7 @@ from fleet.kubernetes.cluster import ApiFailed, Conflict, Gone, Object
 from serving.base.errors import InvalidConfig
 
 OBJECT_SECONDS = 2.0
-"""The deadline of a call on a single object: below the time between two renewals of a Lease."""
+"""The deadline of a call on a single object. It is below the time between two renewals of the Lease."""
 
 LIST_SECONDS = 30.0
 PODS_PER_PAGE = 500
@@ -45,7 +45,7 @@ def connected(kubeconfig: str, namespace: str) -> "OfficialClient":
         raise InvalidConfig(
             f"kubernetes: {error}; run in a pod with a service account, or set kubeconfig"
         ) from error
-    # Callers repeat a call themselves, because not every call may be made twice.
+    # The client must not repeat a call, because not every call may be made twice. Callers repeat theirs.
     configuration.retries = False
     return OfficialClient(kubernetes.client.ApiClient(configuration), own or "default")
 
@@ -133,7 +133,7 @@ class OfficialClient:
                 allow_watch_bookmarks=True,
                 timeout_seconds=seconds,
                 _preload_content=False,
-                # So a connection that is cut ends.
+                # Without this deadline, a watch whose connection is cut would never end.
                 _request_timeout=(OBJECT_SECONDS, seconds + _SILENT_SECONDS),
             )
             try:
@@ -182,7 +182,7 @@ def _failures() -> Iterator[None]:
         raise
     except ApiException as error:
         raise _failure(error.status, _reason(error)) from error
-    # A ConfigException is about the file with the account's token, which is read again whenever it changes.
+    # The client reads the account's token again whenever its file changes, and that may raise ConfigException.
     except (
         urllib3.exceptions.HTTPError,
         kubernetes.config.ConfigException,

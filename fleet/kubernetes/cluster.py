@@ -1,4 +1,4 @@
-"""The part of Kubernetes' API that a coordinator uses, and its errors. Objects are dicts, as in its JSON."""
+"""The part of Kubernetes' API that a coordinator uses, and its errors. Objects are dicts of their JSON."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -7,7 +7,7 @@ Object = Mapping[str, Any]
 
 
 class ApiFailed(OSError):
-    """A call that failed, with the HTTP status. 0: no answer came, so the call may have taken effect."""
+    """A call has failed, with an HTTP status. If that is 0, no answer came, and the call may have taken effect."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -25,8 +25,8 @@ class Gone(ApiFailed):
 class Cluster(Protocol):
     """The objects of one namespace. Thread-safe. Every method raises ApiFailed.
 
-    `replace` takes an object with the `resourceVersion` that was read, and raises Conflict if the object
-    has another one now.
+    The methods `replace_…` take an object with the `resourceVersion` that was read. They raise Conflict if
+    the object has another `resourceVersion` by now.
     """
 
     @property
@@ -47,11 +47,11 @@ class Cluster(Protocol):
     def replace_config_map(self, config_map: Object) -> Object: ...
 
     def list_pods(self, selector: str) -> tuple[list[Object], str]:
-        """Lists the pods, and the version of the list, from which a watch continues."""
+        """Lists the pods, and the version of that list, from which `watch_pods` goes on."""
         ...
 
     def watch_pods(self, selector: str, version: str, seconds: int) -> Iterator[Object]:
-        """Yields the events since `version` for the given time. Raises Gone too."""
+        """Yields the events since `version`, for `seconds`. Raises Gone if that version is too old."""
         ...
 
     def create_event(self, event: Object) -> None: ...

@@ -13,10 +13,10 @@ from fleet.rollout.changes import Change
 from fleet.rollout.state import FleetState, ModelState
 
 ADDRESS = "millpond/coordinator"
-"""The annotation of the Lease with the HTTP address of the coordinator that holds it."""
+"""The annotation of the Lease that has the HTTP address of its holder."""
 
 TERM = "millpond/term"
-"""The annotation of the ConfigMap with the term in which it was written last."""
+"""The annotation of the ConfigMap that has the number of the term in which it was written last."""
 
 STATE_KEY = "fleet.json"
 SUMMARY_KEY = "summary"
@@ -39,9 +39,9 @@ _REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """The part of a Lease that decides who leads. `holder` is "" if no coordinator holds it.
+    """The part of a Lease that decides which coordinator leads. `holder` is "" if no coordinator holds it.
 
-    `version` changes with each write. `term` grows with each holder.
+    `version` is another one after each write. `term` grows with each new holder.
     """
 
     holder: str
@@ -64,7 +64,7 @@ def lease_record(lease: Object) -> LeaseRecord:
 
 
 def lease_object(name: str, record: LeaseRecord, wall_ns: int, acquired_wall_ns: int) -> Object:
-    """Makes the Lease of a record. If the record has no version, the Lease is to be created."""
+    """Makes the Lease of a record. Without a version in the record, the Lease is one to create."""
     metadata: dict[str, Any] = {"name": name, "labels": _LABELS}
     if record.version:
         metadata["resourceVersion"] = record.version
@@ -91,7 +91,7 @@ def micro_time(wall_ns: int) -> str:
 
 
 def state_object(name: str, version: str, term: int, data: Mapping[str, str]) -> Object:
-    """Makes the ConfigMap of a state. If the version is "", it is to be created."""
+    """Makes the ConfigMap of a state. If `version` is "", the ConfigMap is one to create."""
     metadata: dict[str, Any] = {
         "name": name,
         "labels": _LABELS,
@@ -114,7 +114,7 @@ def term_of(config_map: Object) -> int:
 
 
 def summary_of(state: FleetState) -> str:
-    """A line for each model, for people who look with kubectl."""
+    """A few lines for each model, for people who look at the ConfigMap with kubectl."""
     return "".join(f"{line}\n" for name in sorted(state.models) for line in _lines(name, state))
 
 
@@ -129,7 +129,7 @@ def _lines(name: str, state: FleetState) -> Iterator[str]:
 
 
 def membership_of(pods: list[Object], settings: KubernetesSettings) -> Membership:
-    """The servers of the pods, by name. Leaves out pods without an address, and ended ones."""
+    """The servers of the pods, sorted by name. Leaves out pods without an address, and pods that have ended."""
     servers = []
     identities = {}
     leaving = set()
@@ -158,8 +158,8 @@ def membership_of(pods: list[Object], settings: KubernetesSettings) -> Membershi
 def has_failed(before: Object, after: Object | None, settings: KubernetesSettings) -> bool:
     """True if a pod that was a server has ended by itself, for example because it was evicted.
 
-    `after` is the pod as it is now, or None if it is not there any more. A pod that is being deleted, or
-    that has completed, has not failed. If another pod has its name by now, it has not failed either.
+    `after` is the pod as it is now; None if it is gone. False if the pod is being deleted or has completed,
+    and if another pod has its name by now.
     """
     known = membership_of([before], settings)
     if not known.servers or known.leaving:
@@ -191,7 +191,7 @@ def _address(status: Object, ports: Mapping[str, int], port: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regarded:
-    """The object that an Event is about."""
+    """The object about which an Event is."""
 
     kind: str
     name: str
@@ -199,7 +199,7 @@ class Regarded:
 
 
 def change_note(change: Change) -> str:
-    """A change as a sentence for an Event."""
+    """The sentence by which an Event describes a change."""
     model, values = change.model, change.values
     texts: Mapping[str, str] = {
         "fleet_verdict": "{model}: {gate} {verdict}: {reason}",
@@ -238,7 +238,7 @@ def event_object(
     wall_ns: int,
     is_warning: bool = False,
 ) -> Object:
-    """An Event about an object. `instance` is the coordinator that reports it."""
+    """An Event about an object. `instance` is the name of the coordinator that reports the Event."""
     regarding = {
         "apiVersion": "v1",
         "kind": regarded.kind,

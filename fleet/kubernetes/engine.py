@@ -1,4 +1,4 @@
-"""Puts the parts of a fleet of pods together, with their threads."""
+"""Puts the engine of a fleet of pods together: its parts and their threads."""
 
 import socket
 import threading
@@ -27,14 +27,14 @@ from serving.base.periodic_thread import PeriodicThread
 from serving.client import Tls
 
 _STOP_SECONDS = 5.0
-# In a turn two objects are read and written, each within its deadline.
+# The longest that one turn of the Lease takes: it reads and writes two objects, each within OBJECT_SECONDS.
 _TURN_SECONDS = 15.0
 
 _log = structlog.get_logger(__name__)
 
 
 class KubernetesEngine(Engine):
-    """Pods as servers, a Lease as the right to lead, and Events for people."""
+    """The engine of a fleet of pods: a Lease gives the right to lead, and Events show changes to people."""
 
     def __init__(
         self, place: ServerPlace, leadership: Leadership, events: Events, tls: Tls | None = None
@@ -64,7 +64,7 @@ class KubernetesEngine(Engine):
 
 
 def kubernetes_engine(config: FleetConfig, settings: KubernetesSettings, clock: Clock) -> Engine:
-    """Makes the engine. Raises InvalidConfig, and FailedPrecondition without the extra."""
+    """Makes the engine. Raises InvalidConfig, and FailedPrecondition if the extra is not installed."""
     try:
         from fleet.kubernetes.client import connected
     except ModuleNotFoundError as error:
@@ -86,7 +86,7 @@ def made_engine(
     tls: Tls | None = None,
 ) -> KubernetesEngine:
     """Makes the engine on a cluster, whose API is at `api_url`. The coordinator listens at `host`."""
-    # The host's name is that of the pod, which the pod's earlier processes had too.
+    # The random part distinguishes this process from earlier ones of the same pod, which had the same hostname.
     identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
     place = PodPlace(cluster, settings, clock)
     events = Events(cluster, state_name=settings.name, instance=identity, pods=place, clock=clock)
@@ -104,10 +104,10 @@ def made_engine(
 
 
 def own_address(host: str, api_url: str) -> str:
-    """The host at which other machines reach this one: that of `listen`, unless `listen` is any address.
+    """The host at which other machines reach this one: `host`, unless that stands for all addresses.
 
-    In that case it is the address from which this machine reaches the API server. No packet is sent to find
-    it.
+    If it does, it is the address from which this machine reaches the API server. No packet is sent to find
+    that address out.
     """
     if host not in ("0.0.0.0", "::", ""):
         return host
@@ -154,7 +154,7 @@ class _RenewedLease:
     def stop(self) -> None:
         """Gives up the Lease.
 
-        If a turn hangs, the Lease is left to lapse, because that turn might take it again.
+        If a turn hangs, lets the Lease lapse instead, because that turn might take the Lease again.
         """
         self._thread.stop()
         if self._thread.join(self._turn_seconds):

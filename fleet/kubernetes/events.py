@@ -20,10 +20,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Events:
-    """Takes notices and returns at once; `post_next` posts them on a thread of its own.
+    """Queues Events for changes and grants. Another thread posts them by `post_next`.
 
-    Events are only for people, so an Event that cannot be posted, or that the queue has no place for, is
-    dropped.
+    An Event is dropped if it cannot be posted, or if the queue is full, because only people read it.
     """
 
     def __init__(
@@ -35,18 +34,19 @@ class Events:
         pods: PodPlace,
         clock: Clock,
     ) -> None:
-        """Shows changes beside the ConfigMap of the state, and grants beside the pod of the server."""
+        """The Events of changes are about the ConfigMap `state_name`, those of grants about the server's pod."""
         self._cluster = cluster
         self._state = Regarded(kind="ConfigMap", name=state_name)
         self._instance = instance
         self._pods = pods
         self._clock = clock
         self._waiting: queue.Queue[Object | None] = queue.Queue(QUEUE_LENGTH_MAX)
-        # The last grant that was shown, by server and model, because a grant may be sent again and again.
+        # By server and model, the version of the last grant that was shown. A grant may be sent again and
+        # again, and is shown once.
         self._shown: dict[tuple[str, str], int | None] = {}
 
     def regard(self, config_map: Object) -> None:
-        """Takes the identity of the ConfigMap, by which `kubectl describe` finds its Events."""
+        """Notes the uid of the ConfigMap, because `kubectl describe` finds Events only by their object's uid."""
         self._state = replace(self._state, uid=str(config_map["metadata"].get("uid", "")))
 
     def notice(self, changes: Sequence[Change], grants: Sequence[Grant]) -> None:
@@ -81,9 +81,9 @@ class Events:
         return True
 
     def stop(self) -> None:
-        """Makes `post_next` return False once the earlier Events are posted.
+        """Makes `post_next` return False once all queued Events are posted.
 
-        Drops them if the queue is full, because the process ends and must not wait for so many.
+        Drops the queued Events if the queue is full, because the process must not wait for so many.
         """
         if self._waiting.full():
             with suppress(queue.Empty):

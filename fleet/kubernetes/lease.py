@@ -1,28 +1,31 @@
 """The Lease that makes one coordinator lead at a time. `LeaseHolder.turn` is one attempt.
 
-Kubernetes only stores objects: if two writers have read the same version, it lets one of them win. The rest
-is an agreement between the coordinators, by durations on each one's own monotonic clock:
+Kubernetes only stores objects. If two writers have read the same version of an object, only one of them can
+replace it. All else is an agreement between the coordinators. Each of them measures the durations below with
+its own monotonic clock:
 
-- A holder renews the Lease every few seconds. It may act for `lease_seconds` less a margin after the
-  *beginning* of its last renewal that was answered. The margin is longer than a call to a server, so that
-  no grant is under way when the duration ends.
-- Another coordinator takes the Lease when it has seen it unchanged for the duration that the holder wrote
-  into it. It saw the Lease no earlier than the holder's renewal began, so the holder has stopped.
-- A Lease is taken by *replacing* the version that was seen. A creation replaces nothing, so it may take
-  effect late: after other coordinators have led, and their Lease was deleted. So a new Lease has no holder,
-  and is taken when it has been there for the duration. Only the first Lease of a fleet begins with its
-  creator.
-- A term begins when its number is *claimed* in the ConfigMap of the state (`state_map.claim_term`), by
-  replacing the version in which a lower number was read. So no number comes again, whatever becomes of the
-  Lease, and two coordinators never lead in one term.
+- The holder of the Lease renews it every few seconds. It may act from the *beginning* of its last answered
+  renewal for `lease_seconds` less a margin. The margin is longer than a call to a server, so that no grant is
+  under way when `lease_seconds` are over.
+- Another coordinator takes the Lease after it has seen the Lease unchanged for the duration that the holder
+  wrote into it. By then the holder has stopped, because its last renewal began before the other coordinator
+  could see it.
+- A coordinator takes a Lease by *replacing* the version that it saw. Creating a Lease replaces nothing, so a
+  creation may take effect late: after other coordinators have led and their Lease was deleted. So a created
+  Lease has no holder. It is taken once it has been unchanged for its duration. Only the creator of a fleet's
+  first Lease holds it at once.
+- A term begins when its number is *claimed* in the ConfigMap of the state (`state_map.claim_term`). A claim
+  replaces the version of the ConfigMap in which a lower number was read. So no number is claimed twice, and
+  two coordinators never lead in one term, even if the Lease is deleted or restored.
 
-Wall clocks decide nothing; they only appear in the Lease for people. The agreement holds for clocks that
-run at the same speed to a few percent. A process that was stopped for a minute between its look at
-the clock and a call may send one late grant: its number is lower than those of the next coordinator,
-so servers ignore it, and the state has another version by then.
+Wall clocks decide nothing. They only appear in the Lease for people. The agreement holds if all monotonic
+clocks run at the same speed to a few percent. A process may stop for a minute between its look at the clock
+and a call. Then it may send one late grant. Servers ignore that grant, because its order is lower than the
+orders of the next coordinator.
 
-The official client has an elector (`kubernetes.leaderelection`). It goes by the wall clock, counts from
-the end of a renewal, and has no number of a term that a state could be fenced with.
+The official client has an elector (`kubernetes.leaderelection`), which is not used. It measures with the wall
+clock, and counts from the end of a renewal. Nor do its terms have numbers that could protect the state from
+an earlier coordinator.
 """
 
 import threading
@@ -38,27 +41,30 @@ from fleet.lead.leadership import Term
 from serving.base.clock import NS_PER_SECOND, Clock
 
 MARGIN_SECONDS = 3.0
-"""The time of a call to a server, and a reserve for clocks that differ a little."""
+"""The holder stops this long before the Lease lapses: the time of a call to a server, and a reserve.
+
+The reserve is for clocks that differ a little.
+"""
 
 UNHELD = "(nobody yet)"
-"""The holder of a Lease that was created anew, because an earlier holder may still lead for a while."""
+"""The text that stands for a holder in a Lease that was created anew. An earlier holder may still lead."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A Lease as this coordinator has seen it, unchanged since a time of its own clock."""
+    """A Lease as this coordinator has seen it, and the time since which the Lease has been unchanged."""
 
     record: LeaseRecord
     since_ns: int
 
 
 def may_take(observed: Observed, state_term: int, duration_seconds: int, now_ns: int) -> bool:
-    """True if the Lease was given up, or has been unchanged for its duration. Pure.
+    """True if the holder has given up the Lease, or the Lease has been unchanged for its duration. Pure.
 
-    `state_term` is the last term that was claimed. A Lease with an earlier term was not given up, because
-    it is an old copy that somebody has put back. `duration_seconds` is the least to wait.
+    `state_term` is the last term that was claimed. A Lease of an earlier term does not count as given up,
+    because it is an old copy that an operator has restored. `duration_seconds` is the shortest time to wait.
     """
     record = observed.record
     if not record.holder and record.term >= state_term:
@@ -68,7 +74,7 @@ def may_take(observed: Observed, state_term: int, duration_seconds: int, now_ns:
 
 
 class LeaseHolder:
-    """Acquires a Lease and renews it. `turn` runs on one thread, the rest on any."""
+    """Acquires a Lease and renews it. One thread calls `turn`; any thread may call the other methods."""
 
     def __init__(
         self,
@@ -81,10 +87,10 @@ class LeaseHolder:
         clock: Clock,
         events: Events | None = None,
     ) -> None:
-        """`identity` differs from that of every other process.
+        """`identity` is the name of this process as a holder. No other process has the same.
 
-        `state_name` is the ConfigMap of the state, in which each term is claimed. The `events` are shown
-        beside it.
+        `state_name` is the ConfigMap of the state, in which each term is claimed. `events` gets the uid of
+        that ConfigMap.
         """
         self._cluster = cluster
         self._events = events
@@ -94,13 +100,14 @@ class LeaseHolder:
         self._duration_seconds = duration_seconds
         self._clock = clock
         self.address = ""
-        """The HTTP address that the Lease shows, for the coordinators that wait."""
-        # Used by `turn` alone.
+        """The HTTP address of this coordinator. The Lease shows it to the coordinators that wait."""
+        # Only `turn` uses the next three members.
         self._observed: Observed | None = None
         self._acquired_wall_ns = 0
         self._failure = ""
-        # Guards the members below.
+        # Guards all members below.
         self._lock = threading.Lock()
+        # The term of this process; None while it has none. It may have lapsed.
         self._term: Term | None = None
         self._valid_until_ns = 0
         self._is_stopped = False
@@ -119,12 +126,12 @@ class LeaseHolder:
         return observed.record.address
 
     def turn(self) -> None:
-        """Acquires or renews the Lease if it may. A failure is logged once; the next turn tries again."""
+        """Acquires the Lease if that is allowed now, or renews it. Logs a failure once, and raises nothing."""
         try:
             self._attempt()
         except Conflict:
-            # Another coordinator was faster, or an earlier call took effect late. The next turn looks
-            # again.
+            # Another coordinator was faster, or an earlier call of this one took effect late. The next turn
+            # reads the Lease again.
             return
         except ApiFailed as error:
             if str(error) != self._failure:
@@ -134,9 +141,9 @@ class LeaseHolder:
         self._failure = ""
 
     def release(self) -> None:
-        """Gives the Lease up if this coordinator holds it. No later `turn` takes it again.
+        """Gives up the Lease if this coordinator holds it. No later `turn` takes the Lease again.
 
-        Must not be called during a `turn`.
+        Call it only when no `turn` runs.
         """
         with self._lock:
             held, self._term = self._term, None
@@ -161,7 +168,7 @@ class LeaseHolder:
                 return
             self._lose("it was deleted" if record is None else f"{record.holder} holds the Lease")
         observed = None if record is None else self._observe(record)
-        # The state is not read if it could change nothing.
+        # If the Lease may not be taken even with `state_term` 0, the state need not be read.
         if observed is not None and not self._may_take(observed, state_term=0):
             return
         state = self._cluster.read_config_map(self._state_name)
@@ -173,9 +180,9 @@ class LeaseHolder:
             self._take(record, state, max(record.term, state_term) + 1, began_ns)
 
     def _observe(self, record: LeaseRecord) -> Observed:
-        """Notes the Lease as it was read, and returns it with the time since which it is unchanged."""
+        """Notes the Lease as it was read. Returns it with the time since which it has been unchanged."""
         if self._observed is None or self._observed.record != record:
-            # Counted from now, and not from the call, because the holder may have renewed it a moment ago.
+            # The time counts from the answer, because the holder may have renewed the Lease during the call.
             self._observed = Observed(record, self._clock.now_ns())
         return self._observed
 
@@ -183,7 +190,7 @@ class LeaseHolder:
         return may_take(observed, state_term, self._duration_seconds, self._clock.now_ns())
 
     def _held_term(self) -> Term | None:
-        """The term that is held now. A term that has lapsed is lost, and cannot be renewed."""
+        """The present term of this process. If the term has lapsed, gives it up, and returns None."""
         with self._lock:
             held = self._term
             is_lapsed = held is not None and not self._is_within(held.number)
@@ -202,9 +209,9 @@ class LeaseHolder:
     def _create(self, state: Object | None, state_term: int, began_ns: int) -> None:
         """Creates the Lease.
 
-        The creator of a fleet's first Lease holds it at once. However late this creation takes effect, it
-        does no harm, because the claim of the first term fails if any coordinator has led. A later Lease
-        has no holder at first.
+        The creator of a fleet's first Lease holds it at once. This creation does no harm if it takes effect
+        late, because the claim of the first term fails if any coordinator has led. A Lease that is created
+        later has no holder at first.
         """
         absent = LeaseRecord(
             holder=UNHELD, term=state_term, duration_seconds=self._duration_seconds, version=""
@@ -268,16 +275,16 @@ class LeaseHolder:
         return record.holder == self._identity and record.term == number
 
     def _is_valid(self, number: int) -> bool:
-        """True if no other coordinator leads, or will begin to lead within the time of a call to a server.
+        """True if no other coordinator leads, or can begin to lead within the time of a call to a server.
 
-        This is more than `Term` asks for. It holds for clocks that run at the same speed, by the margin
-        before the Lease's end (see above).
+        This is more than `Term` asks for. The margin before the Lease's end makes it so, if all clocks run
+        at the same speed (see above).
         """
         with self._lock:
             return self._is_within(number)
 
     def _is_within(self, number: int) -> bool:
-        """True if the term of this number is held and has not lapsed. The caller has the lock."""
+        """True if this process has the term of this number, and it has not lapsed. The caller holds the lock."""
         if self._term is None or self._term.number != number:
             return False
         return self._clock.now_ns() < self._valid_until_ns

@@ -1,4 +1,4 @@
-"""The servers of a fleet as the pods that match a label selector: listed once, and watched from then on."""
+"""Finds the servers of a fleet: the pods that match a label selector, listed once and watched from then on."""
 
 import threading
 from collections.abc import Mapping
@@ -15,35 +15,37 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.periodic_thread import PeriodicThread
 
 WATCH_SECONDS = 30
-"""The time of one watch; the next one continues from its last version, so it costs one short call."""
+"""The time of one watch. The next watch goes on from the last version, so it costs one short call."""
 
 PAUSE_SECONDS = 1.0
 
 ENDED_SECONDS = 300.0
-"""The time for which a pod that has failed still counts as a lost server.
+"""A pod that has failed counts as a lost server for this time.
 
-If a version makes nodes evict its pods one by one, this time is long enough to see that, because a pod with
-another name takes the place of each.
+Kubernetes replaces a failed pod by a pod with another name. If a version makes nodes evict its pods one by
+one, this time is long enough for a few of them to count together.
 """
 
 _log = structlog.get_logger(__name__)
 
 
 class PodPlace:
-    """A `ServerPlace` that follows the pods on a thread of its own, which calls `turn` again and again.
+    """A `ServerPlace` that follows the pods. Its own thread calls `turn` again and again.
 
-    While the API cannot be reached the pods stay as they were seen last.
+    While Kubernetes' API cannot be reached, the pods stay as they were seen last.
     """
 
     def __init__(self, cluster: Cluster, settings: KubernetesSettings, clock: Clock) -> None:
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
-        # Used by `turn` alone.
+        # The version from which the next watch goes on; "" if the pods must be listed first. Only `turn` uses
+        # it.
         self._version = ""
+        # The failure that was logged last; "" after a success. Only `turn` uses it.
         self._failure = ""
         self._is_stopping = False
-        # Turns have a pause between them, because an API server may end each watch at once.
+        # The thread pauses between two turns, because an API server may end each watch at once.
         self._thread = PeriodicThread(
             "fleet-pods",
             self.turn,
@@ -51,10 +53,13 @@ class PodPlace:
             failure_event="fleet_pods_failed",
             clock=clock,
         )
-        # Guards the members below.
+        # Guards all members below.
         self._lock = threading.Lock()
+        # The pods by name; None before they were listed.
         self._pods: dict[str, Object] | None = None
+        # The servers of `_pods`; None if they are to be found again.
         self._membership: Membership | None = None
+        # By name, the time at which a pod has failed.
         self._ended_at_ns: dict[str, int] = {}
 
     def membership(self) -> Membership | None:
@@ -71,7 +76,7 @@ class PodPlace:
             return replace(self._membership, ended=frozenset(self._ended_at_ns))
 
     def uid(self, name: str) -> str:
-        """The identity of the pod of this name. A later pod of the same name has another one."""
+        """The uid of the pod with this name; "" if it is not known. A later pod of the name has another uid."""
         with self._lock:
             pod = (self._pods or {}).get(name)
             return "" if pod is None else str(pod["metadata"].get("uid", ""))
@@ -85,14 +90,14 @@ class PodPlace:
         """See `ServerPlace`. Does nothing, because Kubernetes itself starts and stops pods."""
 
     def stop(self) -> None:
-        """See `ServerPlace`. A watch ends with its next event."""
+        """See `ServerPlace`. The watch under way ends with its next event, or when its time is over."""
         self._is_stopping = True
         self._thread.stop()
 
     def turn(self) -> None:
-        """Lists the pods if they are not known, and watches them for a while.
+        """Lists the pods if they are not known, and then watches them for WATCH_SECONDS.
 
-        A failure is logged once; the next turn tries again.
+        Logs a failure once. The next turn tries again.
         """
         try:
             if not self._version:
@@ -136,13 +141,14 @@ class PodPlace:
                 self._note_ends(before, self._pods)
             elif self._is_same(name, pod):
                 del self._pods[name]
-                # A pod that was deleted in the usual way has that time in its last state.
+                # A pod that was deleted as usual has a deletionTimestamp in its last state. Any other has
+                # failed.
                 if not pod["metadata"].get("deletionTimestamp"):
                     self._note_ends(before, {})
             self._membership = None
 
     def _note_ends(self, before: Mapping[str, Object], after: Mapping[str, Object]) -> None:
-        """Notes the pods that have failed between two states, and those that are servers again."""
+        """Notes the pods that have failed between two states. Forgets failed pods that are servers again."""
         for name, pod in before.items():
             if has_failed(pod, after.get(name), self._settings):
                 self._ended_at_ns[name] = self._clock.now_ns()
@@ -152,13 +158,13 @@ class PodPlace:
                 del self._ended_at_ns[name]
 
     def _is_same(self, name: str, pod: Object) -> bool:
-        """True if the pod that is gone is the known one, and not its successor."""
+        """True if a pod that is gone is the known pod of this name, and not an earlier one."""
         known = (self._pods or {}).get(name)
         return known is not None and known["metadata"].get("uid") == pod["metadata"].get("uid")
 
 
 def _kept(pod: Object) -> Object:
-    """Keeps the fields of a pod that the fleet reads, because a whole pod has 10 KB."""
+    """A pod with only the fields that the fleet reads, because a whole pod takes 10 KB."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     return {
         "metadata": {

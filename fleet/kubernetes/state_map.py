@@ -1,4 +1,4 @@
-"""The state of a fleet in a ConfigMap, which a coordinator that was replaced cannot overwrite."""
+"""Keeps the state of a fleet in a ConfigMap, so that a coordinator that was replaced cannot overwrite it."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,15 +15,15 @@ from fleet.rollout.state import fleet_state_from_json
 
 
 class Deposed(OSError):
-    """Another coordinator leads, or this one's term has lapsed. Nothing was written."""
+    """Another coordinator leads, or the term of this coordinator has lapsed. Nothing was written."""
 
 
 def claim_term(cluster: Cluster, name: str, found: Object | None, number: int) -> None:
-    """Writes the number of a term that begins into the ConfigMap, and leaves its state as it is.
+    """Writes the number of a new term into the ConfigMap, and leaves the state in it as it is.
 
-    `found` is the ConfigMap as it was read, with a lower number, or None if there was none. If it raises
-    ApiFailed, the term must not begin, because nobody knows if its number is in the ConfigMap. The next
-    claim takes a higher number anyway. Raises Conflict if the ConfigMap has changed since.
+    `found` is the ConfigMap as it was read, with a lower number; None if there was none. Raises Conflict if
+    the ConfigMap has changed since then, and ApiFailed. After an error the term must not begin, although its
+    number may be in the ConfigMap. That does no harm, because the next claim takes a higher number.
     """
     if found is None:
         cluster.create_config_map(state_object(name, "", number, {}))
@@ -33,11 +33,11 @@ def claim_term(cluster: Cluster, name: str, found: Object | None, number: int) -
 
 
 class StateMap:
-    """A `StateStore` for one term, which was claimed. One thread at a time uses it.
+    """A `StateStore` for one term that was claimed. One thread at a time uses it.
 
-    Each write replaces the version of the ConfigMap that this store has read or written last, and notes the
-    term. The claim has changed the version, so the writes of an earlier coordinator are refused. A store
-    never writes over a later term.
+    Each write notes its term, and replaces only the version of the ConfigMap that this store has read or
+    written last. The claim of a term makes a new version. So a coordinator of an earlier term cannot write
+    any more, and this store cannot write after a later term has begun.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class StateMap:
         is_valid: Callable[[], bool],
         events: Events | None = None,
     ) -> None:
-        """`events` learn the identity of each ConfigMap that was written."""
+        """`events` gets the uid of each ConfigMap that was written."""
         self._cluster = cluster
         self._name = name
         self._term = term
@@ -72,9 +72,9 @@ class StateMap:
         except ApiFailed as error:
             if not self._has_written or error.status not in (404, 409):
                 raise
-            # Either an earlier write of this term has taken effect without an answer, and nothing
-            # followed from it. Or an operator has deleted or edited the ConfigMap: the state of the
-            # coordinator that leads replaces it.
+            # Either an earlier write of this term has taken effect although its answer was lost. No grant
+            # followed from it, so this text may replace it. Or an operator has deleted or edited the
+            # ConfigMap. Then the state of the coordinator that leads replaces it too.
             self._look()
             self._replace(text)
         self._has_written = True

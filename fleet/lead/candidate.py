@@ -1,4 +1,4 @@
-"""A coordinator that leads now and then: it begins a lead with each term, and ends it with the term."""
+"""A process that may lead a fleet: it begins to lead with each term, and stops with the term."""
 
 from collections.abc import Callable
 
@@ -10,28 +10,26 @@ _log = structlog.get_logger(__name__)
 
 
 class Candidate:
-    """Follows the terms of a leadership. At most one lead is under way. One thread calls it."""
+    """Calls `begin` and `end` as the terms of a leadership begin and end, in turn. One thread calls it."""
 
     def __init__(
         self, leadership: Leadership, begin: Callable[[Term], None], end: Callable[[], None]
     ) -> None:
-        """`begin` takes over the state. If it raises OSError, it is called again with the next `turn`.
+        """`begin` takes over the fleet's state. If `begin` raises OSError, the next `turn` calls it again.
 
-        `end` ends the lead that `begin` has begun. When it returns, no grant and no write of the state is
+        `end` ends the lead that `begin` has begun. When `end` returns, no grant and no write of the state is
         under way.
         """
         self._leadership = leadership
         self._begin = begin
         self._end = end
-        # The number of the term that is being led.
+        # The number of the term for which `begin` was called and `end` was not; None if there is none.
         self._led_term: int | None = None
         self.failure = ""
-        """The reason why this process could not begin to lead at the last `turn`; "" if it could, or had no
-        term.
-        """
+        """The reason why the last `turn` could not begin to lead; "" if it could, or if there was no term."""
 
     def turn(self) -> bool:
-        """Begins the lead of a new term, and ends that of an old one. Returns True while one is under way.
+        """Begins to lead in a new term, and stops in an old one. Returns True if this process leads now.
 
         Raises the errors of `begin`, except OSError.
         """
@@ -46,13 +44,13 @@ class Candidate:
         return self._led_term is not None
 
     def stop(self) -> None:
-        """Ends the lead, if there is one."""
+        """Stops leading, if this process leads."""
         if self._led_term is not None:
             self._led_term = None
             self._end()
 
     def _follow(self, term: Term | None) -> None:
-        """Ends the lead of another term, and begins that of this one."""
+        """Stops leading in any other term than `term`, and begins to lead in `term`."""
         number = None if term is None else term.number
         if self._led_term is not None and self._led_term != number:
             _log.warning("fleet_lead_lost", term=self._led_term)

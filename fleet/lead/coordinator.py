@@ -1,14 +1,15 @@
-"""The coordinator of a fleet: keeps what servers report, and acts on each decision.
+"""The coordinator of a fleet: keeps the last report of each server, decides, and acts on each decision.
 
-It is given a place for its state and a way to send grants: a file and sockets, Ray or Kubernetes.
+It is given a store for its state and a way to send grants: a file and sockets, Ray or Kubernetes.
 
-The order of grants. A server ignores a grant with a lower order than that of the last one that it has
-taken, so the state's order must not be behind the servers'. It is behind if the state was lost, or restored
-from a backup. So a coordinator learns the orders of the servers from the *first* report of each, and the
-next state begins above them. A higher order in a later report comes from another coordinator, which has
-replaced this one. Such an order is not followed, because the grants of a replaced coordinator must stay
-stale. A state with a raised order is written before a grant is sent, as every state. So if a coordinator
-was replaced before its servers' first reports, the place of the state refuses its write.
+The order of grants. A server ignores a grant whose order is below the order of the last grant that it took.
+So the order of the state must not be below the orders of the servers. It is below them if the state was lost,
+or restored from a backup. So a coordinator learns the order of each server from the server's *first* report,
+and raises the order of its next state above these orders. A higher order in a later report was sent by
+another coordinator, which has replaced this one. This coordinator does not raise its order above that one,
+because the grants of a replaced coordinator must stay stale. A coordinator may also be replaced before the
+first reports of its servers. Then its order rises, but the store refuses to write the state, and without that
+write no grant is sent.
 """
 
 import threading
@@ -32,20 +33,20 @@ from serving.base.clock import NS_PER_SECOND, Clock, Now, seconds_since
 from serving.base.errors import Unavailable
 
 ORDER_FOLLOWED_MAX = 2**62
-"""The highest order to which a server may raise the state's.
+"""The highest order of a server above which the state's order is raised.
 
-It leaves half of the 64-bit numbers. Otherwise one server that lies about its order could use them up, and
-the others would never get a grant again.
+It leaves half of the 64-bit numbers free. Otherwise one server that lies about its order could use all
+numbers up, and the other servers would never get a grant again.
 """
 
 MODEL_COUNT_MAX = 5_000
-"""The most models of a fleet. If a server makes up more names, the state would not fit a ConfigMap."""
+"""The most models of a fleet. With more names, which a server could make up, the state would not fit a ConfigMap."""
 
 _log = structlog.get_logger(__name__)
 
 
 class StateStore(Protocol):
-    """The place of the state, which outlives the coordinator. Only one coordinator uses it at a time."""
+    """Keeps the state of a fleet beyond the life of a coordinator. One coordinator at a time uses it."""
 
     def read(self) -> str | None:
         """Reads the text that was written last; None if there is none. Raises OSError."""
@@ -58,7 +59,7 @@ class StateStore(Protocol):
 
 @dataclass(frozen=True)
 class Decided:
-    """The last decision that is durable: the state, and what it watches to judge a wave."""
+    """The last decision that is durable: the state, and the observations that judge the waves."""
 
     state: FleetState
     watches: Mapping[str, ModelWatch] = field(default_factory=dict)
@@ -67,11 +68,11 @@ class Decided:
 class Coordinator:
     """Decides for a fleet. Thread-safe; `step` is called again and again by one thread.
 
-    Decisions and operations come one after the other, each with its write of the state. Readers and reports
-    do not wait for them: they see the last decision that is durable.
+    Decisions and operations come one after the other, each with its write of the state. Readers do not wait
+    for a decision under way, because they see the last decision that is durable. Reports do not wait either.
 
-    `send` delivers grants, and may lose any of them: the next step sends it again. A state that
-    cannot be written raises OSError from `step`, with nothing sent and nothing decided.
+    `send` delivers grants. It may lose a grant, because the next step sends the grant again. If the state
+    cannot be written, `step` raises OSError, sends nothing and keeps the last decision.
     """
 
     def __init__(
@@ -86,8 +87,8 @@ class Coordinator:
     ) -> None:
         """Takes over the state. Raises OSError, and DataLoss if the state is not readable.
 
-        `on_change` gets the changes of the state once they are durable. It returns at once. `order_min`
-        is the lowest order of this coordinator's grants.
+        `on_change` gets the changes of the state once they are durable, and must return at once.
+        `order_min` is the lowest order of this coordinator's grants.
         """
         self._observer = observer or FleetObserver()
         self._store = store
@@ -95,22 +96,22 @@ class Coordinator:
         self._settings = settings
         self._clock = clock
         self._on_change = on_change
-        # Held by one decision or operation, with its write: maybe for seconds.
+        # Held during a decision or an operation and its write of the state, perhaps for seconds.
         self._deciding = threading.Lock()
         self._is_closed = False
-        # The servers that were lost at the last step, which alone uses it.
+        # The servers that were lost at the last step. Only `step` uses it.
         self._lost: frozenset[str] = frozenset()
-        # Guards the members below, and is never held during a write.
+        # Guards the next three members. Never held during a write of the state.
         self._lock = threading.Lock()
         self._sightings: dict[str, Sighting] = {}
         self._identities: Mapping[str, str] = {}
-        # The highest order in the first report of a server.
+        # The highest order in the first reports of all servers.
         self._order_found = 0
         text = store.read()
         earlier = FleetState() if text is None else fleet_state_from_json(text)
         state = earlier.taken_over(order_min)
         self._write(state)
-        # Replaced as a whole, under `_deciding`.
+        # Replaced as a whole under `_deciding`, so a reader needs no lock.
         self._decided = Decided(state)
 
     @property
@@ -129,8 +130,8 @@ class Coordinator:
     def sightings(self) -> Mapping[str, Sighting]:
         """The servers of the fleet with their last reports, as they are now.
 
-        Leaves out new models for which the fleet has no room. They are counted here together, and not as
-        each report comes, because one step takes up the models of all reports.
+        Leaves out new models for which the fleet has no room (`with_room`). This is decided over all reports
+        together, and not at each report, because the models that two servers have come first.
         """
         with self._lock:
             sightings = dict(self._sightings)
@@ -145,12 +146,12 @@ class Coordinator:
         identities: Mapping[str, str] | None = None,
         models: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
-        """Sets the servers of the fleet, and those of them that are being ended.
+        """Sets the servers of the fleet. Servers in `leaving` are about to be ended by their engine.
 
-        A new server has the usual time to report before it is lost, also if it has the name of an earlier
-        one: `identities` tells them apart. Servers that have `ended`, which are none of `names`, are lost
-        at once, if they have reported. `models` are the models that each server may have; without it, any
-        model.
+        A new server has `lost_seconds` to report before it is lost. Two servers that have the same name one
+        after the other differ in `identities`. Servers in `ended` are not in `names`; if they have reported,
+        they count as lost at once. `models` are the models that each server may have; a server that is not
+        in it may have any model.
         """
         identities, models = identities or {}, models or {}
         now_ns = self._clock.now_ns()
@@ -158,7 +159,7 @@ class Coordinator:
         lost_at_ns = now_ns - round(self._settings.lost_seconds * NS_PER_SECOND) - 1
         with self._lock:
             before = self._sightings
-            # Servers that stay as they are. Under other names a new server has come.
+            # The servers that were there before. Any other name is that of a new server.
             same = {
                 name
                 for name in before.keys() & {*names}
@@ -192,7 +193,10 @@ class Coordinator:
             self._sightings[name] = replace(before, report=report, seen_at_ns=now_ns)
 
     def step(self) -> Decision:
-        """Decides once, writes the state if it has changed, and sends the grants."""
+        """Decides once, writes the state if it has changed, and sends the grants.
+
+        Raises OSError if the state cannot be written, and Unavailable once this coordinator has ended.
+        """
         started_ns = self._clock.now_ns()
         with self._deciding:
             self._check_open()
@@ -228,14 +232,14 @@ class Coordinator:
         back = {name for name in others if sightings[name].report is not None}
         for name in sorted(back):
             _log.info("fleet_server_back", server=name)
-        # A server that has not reported yet may still be lost.
+        # A server that was lost and has not reported since stays in the set, so that its return is logged.
         self._lost = frozenset(lost.keys() | (others - back))
 
     def operate(self, change: Callable[[FleetState], FleetState]) -> FleetState:
-        """Applies an operator's change, and returns the state once it is durable.
+        """Applies an operator's change, and returns the new state once it is durable.
 
-        Raises OSError with nothing changed, Unavailable once this coordinator has ended, and the errors
-        of `change`.
+        Raises Unavailable once this coordinator has ended, OSError if the state cannot be written, and the
+        errors of `change`. After an error nothing is changed.
         """
         with self._deciding:
             self._check_open()
@@ -246,7 +250,7 @@ class Coordinator:
         return after
 
     def close(self) -> None:
-        """Ends it: when this returns no write is under way, and none follows."""
+        """Ends this coordinator. When it returns, no write of the state is under way, and none will begin."""
         with self._deciding:
             self._is_closed = True
 
@@ -255,7 +259,7 @@ class Coordinator:
             raise Unavailable("this coordinator has ended; ask again")
 
     def _raised(self, state: FleetState) -> FleetState:
-        """Raises the order above those that the servers had at first (see above)."""
+        """The state with its order raised above the orders in the servers' first reports (see above)."""
         with self._lock:
             found = self._order_found
         return state if found <= state.order else replace(state, order=found + 1)
@@ -288,7 +292,7 @@ def with_room(
 ) -> Mapping[str, Sighting]:
     """The sightings without the new models for which the fleet has no room. Pure.
 
-    Models that two servers have come first, because one server alone may have made its models up.
+    Models that several servers have are kept first, because one server alone may have made its models up.
     """
     counts = Counter(
         name

@@ -1,4 +1,4 @@
-"""The engine below a fleet: the place of its servers, and the right to decide for them."""
+"""The engine of a fleet: the source of its servers, and of the right to decide for them."""
 
 from collections.abc import Sequence
 
@@ -15,44 +15,45 @@ from serving.client import Tls
 
 
 class Engine:
-    """The seams of one engine. This class is the engine of servers that somebody else has started.
+    """Everything that a coordinator asks of its engine.
 
-    An engine that has more to show or to do overrides the methods.
+    This class is the engine for servers that an operator has started. The engines of Kubernetes and Ray
+    override the methods for which they have more to do.
     """
 
     routes: Sequence[Route] = ()
-    """Added to the coordinator's HTTP."""
+    """The routes that the engine adds to the coordinator's HTTP."""
 
     def __init__(self, place: ServerPlace, leadership: Leadership, tls: Tls | None = None) -> None:
-        """`tls` is for the admin listeners of the servers."""
+        """`tls` is the TLS for calls to the servers' admin listeners; None without TLS."""
         self.place = place
         self.leadership = leadership
         self._tls = tls
 
     @property
     def is_over(self) -> bool:
-        """True once the process should end."""
+        """True once the coordinator's process should end."""
         return False
 
     def start(self, port: int) -> None:
-        """Starts the parts. `port` is that of this coordinator's HTTP."""
+        """Starts to follow the servers and to try to lead. `port` is the port of this coordinator's HTTP."""
         self.place.start()
         self.leadership.start(port)
 
     def stop(self) -> None:
-        """Gives up the lead. No grant follows."""
+        """Gives up the right to lead, and follows the servers no more. The caller has ended its lead before."""
         self.leadership.stop()
         self.place.stop()
 
     def client(self, target: str) -> ServerClient:
-        """Makes the client for a server with this target."""
+        """Makes a client for the server at this target."""
         return member_client(target, self._tls)
 
     def notice(self, changes: Sequence[Change], grants: Sequence[Grant]) -> None:
         """Shows changes and grants to people in the engine's own tools. Returns at once."""
 
     def entry(self, app: ASGIApp) -> ASGIApp:
-        """Makes the application that stands before the coordinator's HTTP."""
+        """Wraps the coordinator's HTTP application, to mark the requests of operators."""
         return app
 
     def problems(self) -> Sequence[str]:

@@ -21,13 +21,13 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import Unavailable
 
 PAUSE_SECONDS_MAX = 60.0
-"""The longest pause after a decision that has failed by a bug."""
+"""The longest pause after a decision that failed because of a bug."""
 
 _log = structlog.get_logger(__name__)
 
 
 class FleetLead:
-    """A coordinator and its calls to servers. One thread uses it; HTTP reads its coordinator."""
+    """A coordinator and its calls to servers. One thread uses it, but any thread may use `coordinator`."""
 
     def __init__(
         self,
@@ -44,12 +44,15 @@ class FleetLead:
         self._engine = engine
         self._membership: Membership | None = None
         self._has_looked = False
-        # Held while a report is taken, and while the servers change: so it is known whose report it is.
+        # Held while a report is taken and while the servers change, so that no report is taken for that of
+        # another server with the same name.
         self._members_lock = threading.Lock()
         self._targets: Mapping[str, str] = {}
-        # The decisions in turn that have failed by a bug, and the end of the pause after the last one.
+        # The number of decisions, one after the other, that failed because of a bug.
         self._failure_count = 0
+        # The end of the pause after the last of these decisions.
         self._paused_until_ns = 0
+        # The reason, already logged, why the state could not be written; "" if it could.
         self._failure = ""
         self.coordinator = Coordinator(
             term.store,
@@ -76,32 +79,33 @@ class FleetLead:
         self._links.poll()
 
     def receive(self, name: str, target: str, report: ServerReport) -> None:
-        """Takes a report. Drops it if another server has the name now. Any thread."""
+        """Takes the report of a server. Drops it if another server has the name by now. Any thread."""
         with self._members_lock:
             if self._targets.get(name) == target:
                 self.coordinator.receive(name, report)
 
     def step(self) -> None:
-        """Lets the place act, and decides once. If that fails, nothing is sent, and the servers serve on.
+        """Lets the engine start and stop servers, and decides once. Raises nothing.
 
-        A place that does not answer logs that itself. A state that cannot be written is logged once. Any
-        other error is a bug: it is logged, a pause follows that grows with each failure in turn, and
-        reports are taken meanwhile.
+        If a decision fails, no grant is sent, and the servers serve on. If the engine does not answer, the
+        engine logs that itself. If the state cannot be written, that is logged once. Any other error is a
+        bug: it is logged, and the next decisions wait for a pause that doubles with each further failure.
+        During the pause reports are still taken.
         """
         if self._clock.now_ns() < self._paused_until_ns:
             return
         try:
             self._engine.place.act(self.coordinator)
             self._follow()
-            # A decision before the servers are known would take the fleet for empty.
+            # Before the servers are known, a decision would take the fleet for empty.
             if self._membership is not None:
                 self.coordinator.step()
         except Unavailable:
-            # The place does not answer, so the servers may have changed, and no rollout goes on. Or this
-            # lead has ended.
+            # Either the engine does not answer: then the servers may have changed, so no rollout goes on.
+            # Or this lead has ended.
             pass
         except OSError as error:
-            # The reason is a full disk, a store that does not answer, or a lead that was lost.
+            # The disk is full, the store does not answer, or another coordinator leads now.
             if str(error) != self._failure:
                 self._failure = str(error)
                 _log.error("fleet_state_not_written", reason=self._failure)
@@ -114,16 +118,18 @@ class FleetLead:
             self._failure_count, self._failure = 0, ""
 
     def registered(self) -> list[RegisteredServer] | None:
-        """The servers that clients may reach, as they are now; None until the place was looked at as a
-        whole once.
+        """The servers that clients may reach, as they are now.
+
+        None until each server has reported or has had the time to do so, because the files that clients read
+        must not lose a server only because this coordinator is new.
         """
         if self._membership is None:
             return None
         now_ns, sightings = self._clock.now_ns(), self.coordinator.sightings
         servers, lost_seconds = self._membership.servers, self._config.waves.lost_seconds
-        # Asked once only: a server that comes later is listed before it has reported.
+        # This is asked until it is true once: a server that comes later is listed before it has reported.
         if self._membership.is_whole and not self._has_looked:
-            # Clients that begin now need not wait longer for a server that may never come.
+            # Clients that start now must not wait longer than this for a server that may never report.
             silent = silent_servers(sightings, min(lost_seconds, LOOK_SECONDS_MAX), now_ns)
             self._has_looked = has_looked(servers, sightings, silent)
         if not self._has_looked:
@@ -131,15 +137,15 @@ class FleetLead:
         return registered(servers, sightings, silent_servers(sightings, lost_seconds, now_ns))
 
     def stop(self) -> None:
-        """Ends the lead. When this returns, no grant and no write of the state is under way.
+        """Ends the lead. When it returns, no grant and no write of the state is under way.
 
-        A write that has begun is waited for, because it must not land in the next term.
+        Waits for a write that has begun, because that write must not take effect in the next term.
         """
         self._links.stop()
         self.coordinator.close()
 
     def _follow(self) -> None:
-        """Takes over the servers of the place, if they have changed."""
+        """Takes over the servers from the engine, if they have changed."""
         membership = self._engine.place.membership()
         if membership is None or membership is self._membership:
             return

@@ -1,4 +1,4 @@
-"""The right to decide for a fleet, in one term after the other: of a file, a Lease, or a store of Ray."""
+"""The right to decide for a fleet, in terms: it comes from a locked file, a Lease, or the store of Ray."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from fleet.rollout.state import fleet_state_from_json
 
 @dataclass(frozen=True)
 class Term:
-    """One time of leading. Its `number` is higher than that of each earlier term of the fleet.
+    """A time in which one process leads. Its `number` is higher than that of each earlier term of the fleet.
 
-    A grant of a term that is over is outbid by any grant of the next one, because the orders of a term are
-    above those of each earlier term. So a grant that arrives late does no harm: if the server has taken a
-    grant of the next term, it ignores the late one, and otherwise the next term replaces it. The next term
-    knows of it, because it begins with the state in which the grant was decided. `order_min` is the lowest
-    order of a grant in this term; 0 if the order of that state is enough.
+    The orders of the grants in a term are above the orders of each earlier term. So a grant that arrives
+    after its term does no harm. If the server has taken a grant of the next term, it ignores the late grant.
+    Otherwise the next term replaces the late grant, of which it knows, because it begins with the state in
+    which that grant was decided. `order_min` is the lowest order of a grant in this term; 0 if any order
+    above that state's is enough.
 
-    `is_valid` is asked before each grant, so that a term that is over soon sends nothing more. It may still
-    return True for a moment after the next term has begun. An engine may promise more: that of Kubernetes
-    does (`fleet/kubernetes/lease.py`).
+    The coordinator asks `is_valid` before it sends a grant, so that a term that is over soon sends no more.
+    `is_valid` may still return True for a moment after the next term has begun. The engine of Kubernetes
+    promises more (`fleet/kubernetes/lease.py`).
     """
 
     number: int
@@ -32,32 +32,30 @@ class Term:
 
 
 class Leadership(Protocol):
-    """Tries to lead, again and again, on a thread of its own. Thread-safe."""
+    """Tries to get the right to lead, again and again. Thread-safe."""
 
     def start(self, port: int) -> None:
-        """Begins to try. `port` is that of this coordinator's HTTP."""
+        """Begins to try. `port` is the port of this coordinator's HTTP."""
         ...
 
     def term(self) -> Term | None:
-        """The present term of this process; None while it does not lead. Raises OSError.
+        """The present term of this process; None while it may not lead. Raises OSError.
 
-        A term that is over never comes back.
+        A term that is over is never returned again.
         """
         ...
 
     def leader(self) -> str:
-        """The HTTP address of the coordinator that leads; "" if it is not known, or this one."""
+        """The HTTP address of the coordinator that leads; "" if that is this one, or is not known."""
         ...
 
     def stop(self) -> None:
-        """Gives the lead up, so that another coordinator can take it at once. Nothing is sent after it."""
+        """Gives up the right to lead, so that another coordinator can take it at once."""
         ...
 
 
 class FileLeadership:
-    """Leads as long as the process runs, because the lock of the state's directory keeps other coordinators
-    out.
-    """
+    """Leads as long as the process runs, because its lock on the state's directory keeps others out."""
 
     def __init__(self, directory: Path) -> None:
         """Takes the directory. Raises InvalidConfig, and FailedPrecondition if a coordinator holds it."""
@@ -72,8 +70,8 @@ class FileLeadership:
         """See `Leadership`. Raises OSError, and DataLoss if the state is not readable."""
         if self._term is None:
             text = self._store.read()
-            # It must be above the orders of each earlier term, which wrote its order before it sent a
-            # grant.
+            # An earlier term wrote its order before it sent a grant with it, so the number after that order
+            # is above the numbers of all earlier terms.
             order = 0 if text is None else fleet_state_from_json(text).order
             self._term = Term(order + 1, self._store, lambda: True)
         return self._term

@@ -1,4 +1,4 @@
-"""The client with which a coordinator calls a member."""
+"""The client with which a coordinator calls the admin listener of a server."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ from serving.client import Client, Tls
 
 
 def member_client(target: str, tls: Tls | None = None) -> Client:
-    """A client of a member's admin listener, which reads no reply that is too long for a report."""
+    """Makes a client for the admin listener at `target`. It refuses replies of more than REPORT_BYTES_MAX."""
     options = {"grpc.max_receive_message_length": REPORT_BYTES_MAX}
     return Client(target, tls=tls, channel_options=options)
 
 
 def tls_of(settings: AdminTls) -> Tls | None:
-    """The client's TLS; None if no file is configured."""
+    """The TLS of these settings; None if they name no file."""
     if not (settings.ca or settings.cert or settings.key):
         return None
     return Tls(

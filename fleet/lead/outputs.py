@@ -22,9 +22,10 @@ def registered(
     sightings: Mapping[str, Sighting],
     lost: Collection[str],
 ) -> list[RegisteredServer]:
-    """The servers with an address for clients, and what is known of them. Pure.
+    """The registry's entries: one for each server with an address for clients. Pure.
 
-    A server that has not reported is not ready.
+    A server is ready if it answers with a version and is not `lost`. So a server that has not reported is
+    not ready.
     """
     rows = []
     for server in servers:
@@ -54,9 +55,9 @@ def has_looked(
     sightings: Mapping[str, Sighting],
     silent: Collection[str],
 ) -> bool:
-    """True once each server with an address for clients has reported, is `silent`, or leaves. Pure.
+    """True if each server with an address for clients has reported, is in `silent`, or is leaving. Pure.
 
-    Before that, a coordinator that has just started cannot know which servers drain.
+    Before that, a coordinator that has just started does not know which servers drain.
     """
     for server in servers:
         sighting = sightings.get(server.name)
@@ -67,9 +68,10 @@ def has_looked(
 
 
 class Outputs:
-    """Writes each file when its text changes. A failure is logged once, and repeated at the next call.
+    """Writes each file whenever its text changes. One thread.
 
-    No failure reaches the caller, because a fleet is led without its files too. One thread.
+    If a write fails, that is logged once, and the next `update` writes the file again. No error reaches the
+    caller, because a fleet can be led without its files.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Outputs:
         haproxy: HaproxyFiles | None,
         process: HaproxyProcess | None = None,
     ) -> None:
-        """`process` replaces that of `haproxy`."""
+        """`process` is the running HAProxy; None: the one that `haproxy` names."""
         self._registry_file = registry_file
         self._haproxy = haproxy
         if process is None and haproxy is not None and haproxy.pid_file:
@@ -88,17 +90,17 @@ class Outputs:
         self._taken = ""
         self._failed: dict[str, str] = {}
         self.registry = ""
-        """The registry's document of the last call; "" if the servers are not known yet."""
+        """The registry's document since the last `update`; "" if the servers were not known."""
 
     @property
     def problems(self) -> list[str]:
-        """The present failures, for people."""
+        """The files that cannot be written now, with the reasons, for people."""
         return [f"{file}: {reason}" for file, reason in self._failed.items()]
 
     def update(self, servers: Sequence[RegisteredServer] | None) -> None:
-        """Writes the files of these servers.
+        """Writes the files for these servers. If `servers` is None, leaves the files as they are.
 
-        With None, they are not known yet, and the files stay as they are.
+        None means that the servers are not known yet.
         """
         if servers is None:
             self.registry = ""
@@ -142,7 +144,7 @@ class Outputs:
     def _write(self, file: str, text: str, mode: int) -> None:
         if self._written.get(file) != text:
             path = Path(file)
-            # A directory below /run is gone after each start of the machine.
+            # The directory may be below /run, which is empty after each start of the machine.
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             write_text(path, text, mode=mode)
             self._written[file] = text

@@ -1,4 +1,4 @@
-"""The place where the servers of a fleet come from: the coordinator's file, or an engine like Kubernetes or Ray."""
+"""The sources of a fleet's servers: the coordinator's file, Kubernetes or Ray."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,61 +8,61 @@ from fleet.config.config import FleetServer
 from fleet.lead.coordinator import Coordinator
 
 LOOK_SECONDS_MAX = 15.0
-"""A coordinator that has just begun waits at most this long for addresses and first reports of its servers,
-and then publishes the registry.
+"""The longest that a new coordinator waits for its servers' addresses and first reports.
+
+After this time it publishes the registry without them.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The servers of a fleet at one time.
+    """The servers of a fleet at one time."""
 
-    The place is about to end the servers in `leaving`. `ended` have ended by a failure a short time ago and
-    are not in `servers`: they count as lost. `identities` differ between two servers that have the same
-    name one after the other. `models` are the models that a server may have, if its place knows them.
-
-    A server without an address for admins cannot be called now. A server without an address for gRPC is not
-    shown to clients. `is_whole` is False while the place still looks for such addresses.
-    """
-
+    # A server with an empty `admin` cannot be called now. A server with an empty `grpc` is not shown to
+    # clients.
     servers: tuple[FleetServer, ...]
+    # The servers that the engine is about to end.
     leaving: frozenset[str] = frozenset()
+    # Servers that have failed a short time ago. They are not in `servers`, and count as lost.
     ended: frozenset[str] = frozenset()
+    # By server, a text that differs between two servers that have the same name one after the other.
     identities: Mapping[str, str] = field(default_factory=dict)
+    # By server, the models that it may have. A server is missing here if its engine does not know them.
     models: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # False while the engine still looks for addresses of servers that run.
     is_whole: bool = True
 
 
 class ServerPlace(Protocol):
-    """A place of servers. Thread-safe."""
+    """Follows the servers of a fleet, and starts and stops them if the fleet does that. Thread-safe."""
 
     def start(self) -> None:
         """Begins to follow the servers."""
         ...
 
     def membership(self) -> Membership | None:
-        """The servers as they were seen last; None before the place was read a first time.
+        """The servers as they were seen last; None before they were seen a first time.
 
-        It is the same object as before if nothing has changed.
+        If nothing has changed, it is the same object as in the call before.
         """
         ...
 
     def act(self, coordinator: Coordinator) -> None:
-        """Starts and stops servers, if the place does that, by the coordinator's `sightings` of them.
+        """Starts and stops servers, if the fleet does that, by the coordinator's `sightings` of them.
 
-        The thread of the lead calls it before each decision. Raises OSError with nothing decided, and Unavailable
-        if the place does not answer: then nothing is decided on versions either, because the servers may
-        be others by now. Its status says so.
+        The coordinator's thread calls it before each decision on versions, and makes no decision if it
+        raises. Raises OSError if its own state cannot be written. Raises Unavailable if the engine does not
+        answer, because the servers may have changed by then. `Engine.problems` shows that.
         """
         ...
 
     def stop(self) -> None:
-        """Ends what `start` began, and may leave a call to run out."""
+        """Ends what `start` began. May return while a last call of its thread still waits for an answer."""
         ...
 
 
 class ListedServers:
-    """The servers of the coordinator's file, which stay as long as it runs."""
+    """A `ServerPlace` for the servers in the coordinator's file, which stay the same as long as it runs."""
 
     def __init__(self, servers: Sequence[FleetServer]) -> None:
         self._membership = Membership(tuple(servers))

@@ -1,4 +1,4 @@
-"""The lead of the present term, as the HTTP of a coordinator shows it."""
+"""The lead of the present term, for the handlers of a coordinator's HTTP."""
 
 from fleet.lead.coordinator import Coordinator
 from fleet.lead.engine import Engine
@@ -7,7 +7,10 @@ from serving.base.errors import Unavailable
 
 
 class PresentLead:
-    """Knows who leads now, and what is known of the servers. Any thread reads; one thread sets `present`."""
+    """Knows which coordinator leads now, and the texts that HTTP shows. Any thread reads it.
+
+    One thread sets `present`.
+    """
 
     def __init__(self, engine: Engine, outputs: Outputs) -> None:
         self._engine = engine
@@ -22,17 +25,17 @@ class PresentLead:
 
     @property
     def leader(self) -> str:
-        """The HTTP address of the coordinator that leads; "" if it is not known, or this one."""
+        """The HTTP address of the coordinator that leads; "" if that is this one, or is not known."""
         return self._engine.leadership.leader()
 
     @property
     def registry(self) -> str:
-        """The registry's document; "" while not all servers are known."""
+        """The registry's document; "" while some servers are not known yet."""
         return self._outputs.registry
 
     @property
     def problems(self) -> list[str]:
-        """The problems of the engine and of the files, for people."""
+        """The problems of the engine and of the written files, for people."""
         return [*self._engine.problems(), *self._outputs.problems]
 
     def coordinator(self) -> Coordinator:

@@ -1,16 +1,17 @@
 """The calls of a coordinator to its servers: reports and grants, over the servers' admin listeners.
 
-A server that hangs takes a thread for the deadline of its call. It must not keep the coordinator from the
-other servers, because these would then count as lost, or miss a rollback. So:
+A call to a server that hangs takes a thread until the deadline of the call. Such servers must not keep the
+coordinator from calling the other servers, because the other servers would then count as lost, or miss a
+rollback. So:
 
-- Reports and grants have threads of their own.
-- A server is *prompt* until a call to it fails or takes longer than PROMPT_SECONDS, which is the
-  deadline of that call. From then on it is called with the whole deadline, from threads of their own
-  for such servers, until it answers promptly again.
+- Reports and grants have separate threads.
+- A server is *prompt* until a call to it fails or takes longer than PROMPT_SECONDS, the deadline of calls to
+  prompt servers. From then on, other threads call the server with the longer deadline CALL_SECONDS, until it
+  answers within PROMPT_SECONDS again.
 - A server that does not answer is asked for a report less and less often.
 
-Each server that begins to hang takes a thread for prompt servers once, for PROMPT_SECONDS. So 16 threads
-cope with 64 such servers a second.
+So a server that begins to hang takes a thread for prompt servers only once, for PROMPT_SECONDS. With 16
+threads, 64 servers may begin to hang each second before the prompt servers have to wait.
 """
 
 import threading
@@ -29,14 +30,13 @@ from serving.base.clock import Clock, seconds_since
 from serving.base.errors import MillpondError, StatusCode
 
 CALL_SECONDS = 2.0
-"""The deadline of a call. A server answers in milliseconds; if it takes longer, it is asked again later."""
+"""The deadline of a call to a server that is not prompt. A healthy server answers in milliseconds."""
 
 PROMPT_SECONDS = 0.25
-"""The deadline of a call to a server that has answered promptly before."""
+"""The deadline of a call to a prompt server."""
 
 WAIT_ROUNDS_MAX = 4
-"""A server that does not answer is asked at least in every fourth round, so that its return is seen soon.
-"""
+"""A server that does not answer is still asked in every fourth poll, so that its return is seen soon."""
 
 _REPORT = "report"
 
@@ -57,7 +57,7 @@ class ServerClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _CallKey:
-    """A kind of call to a server: a grant of a version of `model`, or with "" a request for its report."""
+    """A kind of call to a server: a grant for `model`, or a request for the server's report if it is ""."""
 
     server: str
     model: str = ""
@@ -69,15 +69,17 @@ class _CallKey:
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """A call that has failed: how many times without a success between, and in which round it is due again."""
+    """Delays a kind of call to a server that is not prompt."""
 
+    # The number of calls that have failed since the last success.
     failed_count: int = 0
+    # The poll in which the server is asked again. The polls are numbered from 1.
     due_round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """The client of one target of a server."""
+    """The client for a server, and the target to which it connects."""
 
     target: str
     client: ServerClient
@@ -86,7 +88,8 @@ class _Link:
 class ServerLinks:
     """Calls servers from pools of threads (see above). A server gets one call of each kind at a time.
 
-    A failure is logged once, until a call of its kind succeeds. The coordinator repeats the call.
+    A failure is logged once, and then not until a call of its kind has succeeded. A failed call is not
+    repeated here, because the coordinator asks for it again.
     """
 
     def __init__(
@@ -100,14 +103,14 @@ class ServerLinks:
         expects_end: Callable[[str], bool],
         observer: FleetObserver | None = None,
     ) -> None:
-        """Has no server before `set_targets`. Connects with the first call to each.
+        """Has no server before `set_targets`. Connects to a server at the first call to it.
 
-        `receive` takes the name of a server, the target that was asked, and its report. `expects_end`
-        returns True for a server that is being ended: no warning is logged if it does not answer.
+        `receive` gets the name of a server, the target that was called, and the report. `expects_end`
+        returns True for a server that is being ended: if it does not answer, no warning is logged.
+        `may_send` is asked right before a grant is sent; if it returns False, the grant is dropped.
 
-        There are four pools of `thread_count` threads, for reports and grants of prompt and of other
-        servers. Threads start when they are needed. A grant is dropped if `may_send` returns False when its
-        call is due.
+        Reports and grants, of prompt servers and of others, have four pools of at most `thread_count`
+        threads each.
         """
         self._targets: Mapping[str, str] = {}
         self._may_send = may_send
@@ -119,20 +122,26 @@ class ServerLinks:
         self._prompt = _pools("fleet", thread_count)
         self._patient = _pools("fleet-slow", thread_count)
         self._round = 0
-        # Guards the members below.
+        # Guards all members below.
         self._lock = threading.Lock()
         self._links: dict[str, _Link] = {}
+        # The calls that wait for a thread. The second value is True for the threads of servers that are not
+        # prompt.
         self._queued: set[tuple[_CallKey, bool]] = set()
+        # The calls that a thread makes now.
         self._running: set[_CallKey] = set()
-        # The grants that wait for a thread. A later grant takes the place of an earlier one.
+        # The grants that wait for a thread. A later grant for the same server and model replaces an earlier
+        # one.
         self._waiting: dict[_CallKey, Grant] = {}
+        # The kinds of calls to servers that are not prompt.
         self._delays: dict[_CallKey, _Delay] = {}
+        # The grants that a server has ignored, so that this is logged once.
         self._ignoring: set[_CallKey] = set()
 
     def set_targets(self, targets: Mapping[str, str]) -> None:
-        """Sets the admin listeners by server.
+        """Sets the servers: the target of each server's admin listener, by name.
 
-        Closes the connections to servers that have left, and drops the grants that wait for them, because
+        Closes the connections to targets that have left, and drops the grants that wait for them, because
         another server may have the name now.
         """
         with self._lock:
@@ -149,7 +158,7 @@ class ServerLinks:
             client.close()
 
     def poll(self) -> None:
-        """Asks each server for a report, except those that still owe one, or have failed lately."""
+        """Asks each server for a report, except servers that still owe one or whose delay is not over."""
         self._round += 1
         for name in self._targets:
             key = _CallKey(name)
@@ -158,7 +167,10 @@ class ServerLinks:
                 self._submit(key)
 
     def send(self, grants: Sequence[Grant]) -> None:
-        """Sends grants. If a server still takes the last grant, the next decision sends it again."""
+        """Sends grants. Skips a grant while the last one for that server and model is being sent.
+
+        The coordinator's next decision asks for a skipped grant again.
+        """
         for grant in grants:
             key = _CallKey(grant.server, grant.model)
             with self._lock:
@@ -168,7 +180,7 @@ class ServerLinks:
             self._submit(key)
 
     def stop(self) -> None:
-        """Ends the calls. A call that is under way ends within its deadline."""
+        """Drops calls that wait, waits for calls under way until their deadlines, and closes all clients."""
         pools = [*self._prompt.values(), *self._patient.values()]
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -179,7 +191,7 @@ class ServerLinks:
 
     def _submit(self, key: _CallKey) -> None:
         with self._lock:
-            # A server that does not report is not asked for a grant by the prompt threads either.
+            # A server that does not report in time gets its grants from the slower threads too.
             is_patient = key in self._delays or _CallKey(key.server) in self._delays
             if key in self._running or (key, is_patient) in self._queued:
                 return
@@ -192,7 +204,7 @@ class ServerLinks:
             self._queued.discard((key, is_patient))
             grant = self._waiting.pop(key, None)
             if key in self._running or (key.model and grant is None):
-                # A thread of the other pool has taken it.
+                # A thread of the other pool makes this call, or has made it.
                 return
             self._running.add(key)
         is_ok = False
@@ -217,7 +229,7 @@ class ServerLinks:
         except (MillpondError, OSError) as error:
             seconds = seconds_since(self._clock, started_ns)
             if not is_patient and (_is_deadline(error) or seconds >= PROMPT_SECONDS):
-                # Not counted as a failure yet: it is called again, with the whole deadline.
+                # This is no failure yet: the server is called again with the longer deadline.
                 self._set_delay(key, _Delay())
             elif self._note_failure(key, link):
                 log = _log.info if self._expects_end(key.server) else _log.warning
@@ -236,18 +248,18 @@ class ServerLinks:
         self._receive(name, link.target, server_report(document))
 
     def _grant(self, link: _Link, key: _CallKey, grant: Grant, timeout_seconds: float) -> None:
-        # Asked at the last moment, because the call may have waited for a thread.
+        # Asked at the last moment, because this term may have ended while the call waited for a thread.
         if not self._may_send():
             return
         granted = link.client.grant(
             grant.model, grant.version, grant.order, timeout_seconds=timeout_seconds
         )
         self._note_granted(key, grant, granted)
-        # Reported at once, so that the next decision knows that the grant was taken.
+        # The report is fetched at once, so that the next decision knows that the server has the grant.
         self._report(link, key.server, timeout_seconds)
 
     def _note_granted(self, key: _CallKey, grant: Grant, granted: int | None) -> None:
-        """Logs once that a server goes by another grant than the one that it was sent."""
+        """Logs once that a server has ignored the grant that it was sent, and keeps another one."""
         with self._lock:
             is_logged = key in self._ignoring
             if granted == grant.version:
@@ -267,7 +279,7 @@ class ServerLinks:
             )
 
     def _link(self, name: str) -> _Link | None:
-        """Connects to a server if that has not been done; None if the server has left the fleet."""
+        """The link to a server, which is connected now if it was not; None if the server has left the fleet."""
         with self._lock:
             target = self._targets.get(name)
             if target is None:
@@ -284,9 +296,9 @@ class ServerLinks:
                 self._delays.pop(key, None)
 
     def _note_failure(self, key: _CallKey, link: _Link | None) -> bool:
-        """Sets when the call is due again. Returns True for its first failure."""
+        """Delays the next call of this kind. Returns True for the first failure since a success."""
         with self._lock:
-            # A server that has left the fleet: its call ended with its connection.
+            # The server has left the fleet, and its call failed because the connection was closed.
             if link is not None and self._links.get(key.server) is not link:
                 return False
             failed_count = self._delays.get(key, _Delay()).failed_count + 1

@@ -14,16 +14,16 @@ LOCK_NAME = "lock"
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
-# NFS locks no directory. There the lock of the file alone keeps other coordinators out.
+# NFS cannot lock a directory. There only the lock of the file keeps other coordinators out.
 _NO_DIRECTORY_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
 
 
 class StateFile:
-    """A `StateStore` in `directory`. The locks end with the process, however it ends.
+    """A `StateStore` in `directory`. The kernel releases its locks when the process ends, however it ends.
 
-    The directory itself is locked besides a file in it. So if that file is deleted, another coordinator
-    still cannot take the directory. The state is read and written through the opened directory. So if the
-    directory is deleted or replaced, the next write fails, and the coordinator sends nothing more.
+    It locks both a file in the directory and the directory itself. So another coordinator cannot take the
+    directory even if that file is deleted. The state is read and written through the opened directory. So if
+    the directory is deleted or replaced, the next write fails, and the coordinator sends nothing more.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -68,7 +68,7 @@ class StateFile:
         replace_file(self._directory, FILE_NAME, [text.encode()], PRIVATE_FILE_MODE)
 
     def close(self) -> None:
-        """Lets another coordinator take the directory."""
+        """Releases the locks, so that another coordinator can take the directory."""
         self._lock.close()
         os.close(self._directory)
 

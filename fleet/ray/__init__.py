@@ -1,6 +1,6 @@
-"""A fleet on a Ray cluster: actors start the servers, and one actor decides. Needs the extra "ray".
+"""A fleet on a Ray cluster: one actor decides, and an actor for each server starts it. Needs the extra "ray".
 
-Requests never reach Ray: clients have the addresses of the servers themselves.
+Requests do not pass through Ray, because clients know the addresses of the servers.
 """
 
 from serving.base.errors import FailedPrecondition

@@ -1,8 +1,7 @@
 """Runs a program that the kernel kills when its parent ends: `python bound_process.py PARENT PROGRAM …`.
 
-A script that imports nothing of Millpond, so that it takes milliseconds. The program takes its place.
-
-The kernel kills the program when the *thread* that started this process ends.
+The program replaces this script in its process. The script imports nothing of Millpond, so it takes only
+milliseconds. The kernel kills the program as soon as the *thread* that started this script ends.
 """
 
 import ctypes
@@ -15,8 +14,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def bound(command: Sequence[str]) -> list[str]:
-    """The command that runs `command`, a path and its arguments, bound to this process."""
-    # Isolated and without site-packages: neither is needed.
+    """The command that runs `command`, a path and its arguments, and binds it to this process."""
+    # -I and -S leave out the user's settings and site-packages, so that Python starts faster.
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(os.getpid()), *command]
 
 
@@ -25,7 +24,7 @@ def main() -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != int(parent):
-        # The parent ended before the call, so the signal will not come.
+        # The parent ended before `prctl`, so the kernel will send no signal.
         sys.exit(1)
     os.execv(program, [program, *arguments])
 

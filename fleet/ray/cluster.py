@@ -1,4 +1,4 @@
-"""The calls to a Ray cluster: its nodes, and the actors of servers. No decisions."""
+"""The calls to a Ray cluster for its nodes and for the actors of servers. Nothing is decided here."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,17 +20,17 @@ from fleet.replicas.replicas import Replica
 from serving.base.errors import Unavailable
 
 NAMESPACE = "millpond"
-"""The namespace of all actors of fleets."""
+"""Ray's namespace of all actors that belong to fleets."""
 
 REQUESTS_RESOURCE = "millpond_requests_per_second"
-"""The custom resource by which a node states the requests per second that it takes."""
+"""The custom resource of Ray that says how many requests per second a node may get."""
 
-# The number of calls that a server's actor answers at once. A drain takes long, and reports, grants and
-# looks must not wait for it.
+# The number of calls that a server's actor answers at the same time. A drain takes long, and reports, grants
+# and looks must not wait for it.
 _CONCURRENCY = 8
 _NS_PER_MILLISECOND = 1_000_000
 
-# The actor may still live: it is Ray's head node, or the actor's node, that does not answer.
+# After these errors the actor may still live, because only Ray's head node or the actor's node does not answer.
 _NO_ANSWER = (
     ray.exceptions.ActorUnavailableError,
     ray.exceptions.GetTimeoutError,
@@ -42,9 +42,9 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ActorAnswer:
-    """The last answer of a launch's actor. It has no addresses until its server has started.
+    """The last answer of a launch's actor. It has no addresses until the server has started.
 
-    If the launch `is_gone`, `reason` is why it has ended, or "" if that is not known.
+    If the launch `is_gone`, `reason` says why it has ended; "" if that is not known.
     """
 
     grpc: str = ""
@@ -54,6 +54,19 @@ class ActorAnswer:
     reason: str = ""
 
 
+@dataclass
+class _Launch:
+    """Everything that this process knows of one launch."""
+
+    # The handle of its actor; None before it is found. Kept because Ray asks its head node for each name.
+    actor: Any = None
+    # The call of `ServerActor.look` under way; None without one. The next look begins after its end.
+    look: Any = None
+    answer: ActorAnswer = ActorAnswer()
+    # The last call that makes the server drain; None before the first.
+    drain: Any = None
+
+
 def room_of(
     node: Mapping[str, Any],
     draining: Mapping[str, int],
@@ -61,9 +74,8 @@ def room_of(
 ) -> ServerRoom:
     """The room of a node, given as a row of `ray.nodes()`. Pure.
 
-    `draining` are the deadlines of nodes that drain, in Unix milliseconds; 0 without a deadline.
-    `available` are the resources of nodes that nothing has reserved. A resource that is missing there is
-    used up.
+    `draining` has, by draining node, its deadline in Unix milliseconds; 0 if it has none. `available` has, by
+    node, the resources that nothing has reserved. A resource that is missing there is used up.
     """
     name, resources = node["NodeID"], node["Resources"]
     free = available.get(name)
@@ -87,7 +99,7 @@ def server_flags(
         "base_path": model.base_path,
     }
     if settings.state_directory:
-        # Another fleet may have a model of this name.
+        # The fleet's name is part of the path, because another fleet may have a model of the same name.
         flags["state_directory"] = f"{settings.state_directory}/{settings.name}/{replica.name}"
     log_path = ""
     if settings.log_directory:
@@ -96,9 +108,10 @@ def server_flags(
 
 
 def death_reason(text: str) -> str:
-    """The reason of an actor's death in one line. Pure.
+    """The reason of an actor's death in one line, from Ray's text. Pure.
 
-    If the server did not start, Ray's text ends with the error of its start, which has the end of its log.
+    If the server did not start, Ray's text ends with the error of the start, and this one contains the end of
+    the server's log.
     """
     _, separator, error = text.rpartition(f"{Unavailable.__name__}: ")
     return " ".join(error.split()) if separator else text.strip().partition("\n")[0]
@@ -109,7 +122,7 @@ def found_launches(
 ) -> list[FoundLaunch]:
     """The launches of a fleet's servers. Pure.
 
-    `table` are the rows of Ray's table of actors, and `living` the names of those that have not ended.
+    `table` has the rows of Ray's table of actors, and `living` the names of the actors that have not ended.
     """
     found = []
     for row in table:
@@ -122,27 +135,21 @@ def found_launches(
 
 
 class RayServers:
-    """The actors of a fleet's servers. One thread; `client` for any thread.
+    """The actors of a fleet's servers. One thread uses it, but any thread may call `client`.
 
-    Each method raises Unavailable if Ray does not answer, and may be repeated then.
+    Each method raises Unavailable if Ray does not answer. Then the caller may repeat it.
 
-    An actor is *detached*: it outlives the coordinator. Ray does not restart it, because the coordinator
-    decides that. It runs on its replica's node or not at all.
+    An actor is *detached*: it outlives the coordinator. Ray does not restart the actor, because only the
+    coordinator decides what runs. An actor runs on its replica's node or not at all.
     """
 
     def __init__(self, settings: RaySettings) -> None:
         self._settings = settings
         self._actor_class = ray.remote(ServerActor)
-        # By launch. Kept because Ray would ask its head node for each name.
-        self._actors: dict[int, Any] = {}
-        # By launch: the looks under way. The same actor is not asked again until its look has ended.
-        self._looking: dict[int, Any] = {}
-        self._answers: dict[int, ActorAnswer] = {}
-        # By launch: the calls that make servers drain.
-        self._draining: dict[int, Any] = {}
+        self._launches: dict[int, _Launch] = {}
 
     def rooms(self) -> list[ServerRoom]:
-        """The living nodes."""
+        """The room of each node that is alive."""
         with _ray_calls():
             nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
             draining = cluster_state.get_draining_nodes()
@@ -150,14 +157,14 @@ class RayServers:
         return [room_of(node, draining, available) for node in nodes if node["Alive"]]
 
     def start(self, replica: Replica) -> None:
-        """Creates the actor of a launch, and does not wait for it."""
+        """Creates the actor of a launch. Does not wait until it runs."""
         model = next(item for item in self._settings.models if item.name == replica.model)
         flags, log_path = server_flags(self._settings, model, replica)
         with _ray_calls():
             self._actor_class.options(
                 name=self.actor_name(replica),
                 namespace=NAMESPACE,
-                # The name contains the launch, so an actor that exists was created by an earlier attempt.
+                # The name contains the launch. So an actor with this name was created by an earlier attempt.
                 get_if_exists=True,
                 lifetime="detached",
                 max_restarts=0,
@@ -171,31 +178,31 @@ class RayServers:
         )
 
     def look(self, replicas: Sequence[Replica]) -> dict[str, ActorAnswer]:
-        """Asks the present launch of each replica, and returns its last answer. Does not wait."""
+        """Asks the present launch of each replica, and returns its last answer by name. Does not wait."""
         launches = {replica.launch for replica in replicas}
-        for known in (self._looking, self._answers, self._actors, self._draining):
-            for launch in known.keys() - launches:
-                del known[launch]
+        for launch in self._launches.keys() - launches:
+            del self._launches[launch]
         for replica in replicas:
             self._look(replica)
-        return {row.name: self._answers.get(row.launch, ActorAnswer()) for row in replicas}
+        return {row.name: self._launch(row).answer for row in replicas}
 
     def stop(self, replica: Replica) -> None:
         """Makes the server of a launch drain. Does nothing while it drains, and repeats a call that failed."""
-        call = self._draining.get(replica.launch)
+        launch = self._launch(replica)
+        call = launch.drain
         if call is not None and not self._log_failure(replica, call):
             return
         actor = self._actor(replica)
         if actor is None:
             return
         with _ray_calls():
-            self._draining[replica.launch] = actor.drain.remote()
+            launch.drain = actor.drain.remote()
         if call is None:
             _log.info("fleet_server_stopped", server=replica.name, launch=replica.launch)
 
     def end(self, replica: Replica) -> None:
-        """Removes what is left of a launch: its actor, and its server if it still runs."""
-        self._draining.pop(replica.launch, None)
+        """Removes all that is left of a launch: its actor, and its server if that still runs."""
+        self._launch(replica).drain = None
         actor = self._actor(replica)
         if actor is not None:
             with _ray_calls():
@@ -203,7 +210,7 @@ class RayServers:
         _log.info("fleet_server_ended", server=replica.name, launch=replica.launch)
 
     def orphans(self, replicas: Sequence[Replica]) -> list[str]:
-        """The actors of this fleet's servers that belong to none of these launches."""
+        """The names of server actors of this fleet that belong to no launch of these replicas."""
         with _ray_calls():
             named: Any = ray.util.list_named_actors(all_namespaces=True)
         names = {row["name"] for row in named if row["namespace"] == NAMESPACE}
@@ -211,7 +218,7 @@ class RayServers:
         return sorted(filter(self._is_server, names - known))
 
     def launches(self) -> list[FoundLaunch]:
-        """The launches of this fleet's servers that Ray knows, also of servers that have ended."""
+        """The launches of this fleet's servers that Ray knows. Servers that have ended are among them."""
         with _ray_calls():
             named: Any = ray.util.list_named_actors(all_namespaces=True)
             table: dict[str, dict[str, Any]] = cluster_state.actor_table(None)
@@ -219,42 +226,45 @@ class RayServers:
         return found_launches(self._settings.name, living, table.values())
 
     def end_orphan(self, actor_name: str) -> None:
-        """Ends an actor that `orphans` has returned, with its server."""
+        """Ends an actor that `orphans` has returned, and its server."""
         with _ray_calls():
             try:
                 actor = ray.get_actor(actor_name, namespace=NAMESPACE)
             except ValueError:
-                # It has ended in the meantime.
+                # The actor has ended in the meantime.
                 return
             ray.kill(actor, no_restart=True)
         _log.warning("fleet_orphan_ended", actor=actor_name)
 
     def client(self, actor_name: str) -> ServerClient:
-        """A client of the server with this actor. Any thread."""
+        """Makes a client for the server of this actor. Any thread."""
         return ActorClient(actor_name)
 
     def actor_name(self, replica: Replica) -> str:
         return f"{self._settings.name}/{replica.name}/{replica.launch}"
 
+    def _launch(self, replica: Replica) -> _Launch:
+        return self._launches.setdefault(replica.launch, _Launch())
+
     def _look(self, replica: Replica) -> None:
-        launch = replica.launch
-        reference = self._looking.get(launch)
-        if reference is not None:
-            if not _has_ended(reference):
+        """Takes the answer of the last look if it has come, and then asks the actor again."""
+        launch = self._launch(replica)
+        if launch.look is not None:
+            if not _has_ended(launch.look):
                 return
-            self._answers[launch] = self._answer(replica, reference)
+            launch.answer = self._answered(replica, launch)
         actor = self._actor(replica)
         if actor is None:
-            before = self._answers.get(launch, ActorAnswer())
-            self._answers[launch] = replace(before, is_gone=True)
+            launch.answer = replace(launch.answer, is_gone=True)
         else:
             with _ray_calls():
-                self._looking[launch] = actor.look.remote()
+                launch.look = actor.look.remote()
 
-    def _answer(self, replica: Replica, reference: Any) -> ActorAnswer:
-        before = self._answers.get(replica.launch, ActorAnswer())
+    def _answered(self, replica: Replica, launch: _Launch) -> ActorAnswer:
+        """The answer of the look that has ended; the answer before it if Ray could not ask the actor."""
+        before = launch.answer
         try:
-            answer = ray.get(reference)
+            answer = ray.get(launch.look)
         except _NO_ANSWER:
             return before
         except ray.exceptions.RayError as error:
@@ -264,7 +274,7 @@ class RayServers:
             return ActorAnswer(is_gone=True, reason=reason)
         status, reason = answer["exit_status"], ""
         if status is not None:
-            # An actor of an earlier release does not name the log.
+            # Actors of earlier releases do not name the log.
             log = f"; see its log, {answer['log_path']}" if "log_path" in answer else ""
             reason = f"its process ended with status {status}{log}"
             if not before.is_gone:
@@ -275,20 +285,18 @@ class RayServers:
         )
 
     def _actor(self, replica: Replica) -> Any:
-        """Finds the actor of a launch; None if it was never created, or is dead."""
-        if replica.launch not in self._actors:
+        """Finds the actor of a launch; None if it was never created, or has ended."""
+        launch = self._launch(replica)
+        if launch.actor is None:
             try:
                 with _ray_calls():
-                    actor = ray.get_actor(self.actor_name(replica), namespace=NAMESPACE)
+                    launch.actor = ray.get_actor(self.actor_name(replica), namespace=NAMESPACE)
             except ValueError:
                 return None
-            self._actors[replica.launch] = actor
-        return self._actors[replica.launch]
+        return launch.actor
 
     def _log_failure(self, replica: Replica, call: Any) -> bool:
-        """Logs the error of the call that makes a server drain, and returns True, if the call has ended
-        with one.
-        """
+        """Logs the error of a call that makes a server drain. Returns True if it has ended with an error."""
         if not _has_ended(call):
             return False
         try:
@@ -301,14 +309,14 @@ class RayServers:
     def _is_server(self, actor_name: str) -> bool:
         """True for the actor of a server of this fleet.
 
-        A coordinator's name has two parts, and a server's more.
+        The name of a coordinator's actor has two parts, and the name of a server's actor has three.
         """
         fleet, _, rest = actor_name.partition("/")
         return fleet == self._settings.name and rest.count("/") == 1
 
 
 class ActorClient:
-    """The `ServerClient` of a server, through its actor."""
+    """A `ServerClient` that calls a server through its actor."""
 
     def __init__(self, actor_name: str) -> None:
         self._actor_name = actor_name
@@ -347,10 +355,7 @@ class ActorClient:
 
 @contextmanager
 def _ray_calls() -> Iterator[None]:
-    """Raises Unavailable for Ray's errors.
-
-    Some of them are OSErrors, which callers would take for errors of the store.
-    """
+    """Raises Unavailable for Ray's errors, because callers take an OSError for an error of the store."""
     try:
         yield
     except (ray.exceptions.RayError, OSError, RuntimeError) as error:
@@ -364,5 +369,5 @@ def _has_ended(reference: Any) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line: Ray's own text has many."""
+    """The first line of an error, because Ray's errors have many lines."""
     return str(error).strip().partition("\n")[0]

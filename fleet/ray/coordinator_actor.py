@@ -21,7 +21,7 @@ from serving.base.errors import Unavailable
 from serving.server.logs import flush_logs, start_logs
 
 PAUSE_SECONDS = 30.0
-"""The pause before a process that cannot go on ends, so that Ray does not restart it in a fast loop."""
+"""A process that cannot go on waits this long before it ends, so that Ray does not restart it in a fast loop."""
 
 _STORE_SECONDS = 1.0
 
@@ -29,15 +29,15 @@ _log = structlog.get_logger(__name__)
 
 
 class CoordinatorActor:
-    """The coordinator of one fleet, which Ray restarts on another node if its own is gone.
+    """The coordinator of one fleet. If its node is gone, Ray starts it again on another node.
 
-    Its configuration and its state lie in the cluster's key-value store. If it cannot go on, its process ends,
-    and the next one takes the fleet over; the servers serve on meanwhile. It ends itself once the fleet was
-    stopped.
+    The cluster's key-value store has its configuration and its state. If it cannot go on, its process ends,
+    and its next process takes over the fleet. The servers serve on meanwhile. When an operator has stopped
+    the fleet, the actor ends itself for good.
     """
 
     def __init__(self, fleet: str) -> None:
-        """Does nothing that can fail, because Ray would not start the actor again."""
+        """Does nothing that can fail, because Ray does not restart an actor whose constructor has failed."""
         self._name = fleet
         self._clock = SystemClock()
         self._events = EventList(self._clock)
@@ -48,11 +48,14 @@ class CoordinatorActor:
         threading.Thread(target=self._run, name="fleet", daemon=True).start()
 
     def address(self) -> str:
-        """The HOST:PORT of the coordinator's HTTP. Raises Unavailable before it has taken over."""
+        """The HOST:PORT of the coordinator's HTTP. Raises Unavailable while it does not lead."""
         return f"{self._host}:{self._leading().service.port}"
 
     def deployed(self) -> dict[str, Any]:
-        """The configuration's digest, the process, and if the fleet stops. Raises Unavailable."""
+        """The digest of the configuration, the process, and whether the fleet is stopping.
+
+        Raises Unavailable while this coordinator does not lead.
+        """
         coordinator = self._leading()
         return {
             "config": coordinator.digest,
@@ -61,7 +64,7 @@ class CoordinatorActor:
         }
 
     def shut_down(self) -> None:
-        """Drains all servers, and then ends this actor. Does not wait. The state stays in the store.
+        """Drains all servers, and then ends this actor. Returns at once. The state stays in the store.
 
         Raises Unavailable, and OSError if the store does not answer.
         """
@@ -70,10 +73,10 @@ class CoordinatorActor:
     def events(
         self, boot: str, number: int, front: str = "", problems: Sequence[str] = ()
     ) -> list[LoggedEvent]:
-        """The events that this process has logged after the given one; all of them if that one is of
-        another process.
+        """The events that this process has logged after event `number` of the process `boot`.
 
-        Takes the problems of the `front` that asks.
+        If `boot` is another process, all events of this process. Also notes the `problems` of the `front`
+        that asks.
         """
         if front:
             self._front_problems.note(front, problems)
@@ -106,13 +109,13 @@ class CoordinatorActor:
         except Exception as error:  # noqa: BLE001 (another coordinator, a state that cannot be read, or a bug)
             self._coordinator, self._reason = None, f"{type(error).__name__}: {error}"
             _log.exception("fleet_coordinator_ends")
-            # After the pause Ray starts it again, if it is still the actor of its name.
+            # Ray starts the actor again after the pause, unless another actor has its name by now.
             pause(self._clock, PAUSE_SECONDS)
             flush_logs()
             os._exit(1)
 
     def _made(self) -> RayCoordinator:
-        """Makes the coordinator once the store answers, and returns it."""
+        """Makes the coordinator. Tries again until the store answers."""
         self._host = node_address()
         store = KeyValueStore(self._name)
         while True:
@@ -130,7 +133,7 @@ class CoordinatorActor:
             with suppress(ray.exceptions.RayError, ValueError):
                 actor = ray.get_actor(coordinator_name(self._name), namespace=NAMESPACE)
                 ray.kill(actor, no_restart=True)
-            # This process ends during the pause.
+            # Ray kills this process during the pause.
             pause(self._clock, 1.0)
 
 

@@ -29,13 +29,13 @@ from serving.base.clock import Clock, SystemClock, pause, seconds_since
 from serving.base.errors import FailedPrecondition, InvalidConfig, NotFound, Unavailable
 
 ACTOR_SECONDS = 10.0
-"""The coordinator's actor answers a call within this time, unless it is being replaced."""
+"""The deadline of a call to the coordinator's actor. The actor misses it only while it is being replaced."""
 
 START_SECONDS = 120.0
-"""A coordinator answers within this time, even on a busy cluster, which starts Python slowly."""
+"""The longest that a coordinator takes to start, on a busy cluster that starts Python slowly."""
 
-# The calls that the coordinator's actor answers at the same time. A few are enough, because calls are
-# short, and the coordinator's loop and its HTTP have threads of their own.
+# The number of calls that the coordinator's actor answers at the same time. A few are enough, because the
+# calls are short, and the coordinator's decisions and HTTP run on other threads.
 _CONCURRENCY = 4
 _POLL_SECONDS = 0.2
 _CONNECT_SECONDS = 10.0
@@ -45,10 +45,12 @@ _STOPPING = "its servers drain"
 def deploy(config: str, *, clock: Clock | None = None) -> "Deployment":
     """Puts the fleet of a configuration on its cluster, and returns once its coordinator answers.
 
-    `config` is the text of the TOML file, with a table [ray]. If a fleet of the same name runs, it is
-    changed: servers are added, leave or restart, one after the other. If that fleet is stopping, it serves
-    on. Connects this process to the cluster first. Raises InvalidConfig, Unavailable, and
-    FailedPrecondition without a cluster, or on another one.
+    `config` is the text of the TOML file, with a table `[ray]`. If a fleet of the same name runs, it gets
+    this configuration: its servers start, leave or restart one after the other. If that fleet is stopping,
+    it serves on instead. Connects this process to the cluster first.
+
+    Raises InvalidConfig, Unavailable, and FailedPrecondition if there is no cluster at the address, or this
+    process is connected to another cluster.
     """
     settings = _ray_settings(config)
     _connect(settings)
@@ -58,7 +60,7 @@ def deploy(config: str, *, clock: Clock | None = None) -> "Deployment":
 
 
 def attach(config: str, *, clock: Clock | None = None) -> "Deployment":
-    """Attaches the fleet of a configuration that runs on its cluster, and changes nothing."""
+    """Connects this process to the cluster of a configuration, and returns its fleet. Changes nothing."""
     settings = _ray_settings(config)
     _connect(settings)
     return Deployment(settings.name, clock or SystemClock())
@@ -77,7 +79,7 @@ class Deployment:
         self._store = KeyValueStore(name)
 
     def change(self, config: str) -> None:
-        """Gives the fleet a configuration, and waits until a coordinator has it. Raises Unavailable."""
+        """Gives the fleet a configuration, and waits until its coordinator runs with it. Raises Unavailable."""
         try:
             self._store.put(CONFIG_KEY, config)
             self._store.remove(STOPPED_KEY)
@@ -97,12 +99,12 @@ class Deployment:
             pause(self._clock, _POLL_SECONDS)
 
     def address(self) -> str:
-        """The HOST:PORT of the coordinator's HTTP, at present. Raises Unavailable."""
+        """The HOST:PORT at which the coordinator's HTTP is now. Raises Unavailable."""
         address: str = self._ask_actor("address", ACTOR_SECONDS)
         return address
 
     def place(self) -> dict[str, Any]:
-        """The `node` and the `process_id` of the coordinator, at present. Raises Unavailable."""
+        """The `node` and the `process_id` that the coordinator has now. Raises Unavailable."""
         place: dict[str, Any] = self._ask_actor("place", ACTOR_SECONDS)
         return place
 
@@ -115,15 +117,16 @@ class Deployment:
         return self._request("GET", REGISTRY_PATH)
 
     def replicas(self) -> dict[str, Any]:
-        """The replicas with their nodes, and those without room. Raises Unavailable."""
+        """The document that `millpond fleet replicas` prints. Raises Unavailable."""
         return self._json("GET", REPLICAS_PATH)
 
     def events(
         self, after: LoggedEvent | None, front: str = "", problems: Sequence[str] = ()
     ) -> list[LoggedEvent]:
-        """The events that the coordinator has logged since an event, or since it began.
+        """The events that the coordinator has logged after `after`; None: since its process began.
 
-        Also reports the `problems` of a `front` to the coordinator, for its status. Raises Unavailable.
+        Also reports the `problems` of a `front` to the coordinator, which shows them in its status. Raises
+        Unavailable.
         """
         last = ("", 0) if after is None else (after.boot, after.number)
         events: list[LoggedEvent] = self._ask_actor(
@@ -132,21 +135,21 @@ class Deployment:
         return events
 
     def operator_token(self) -> str:
-        """The token of operators' requests; "" if there is none. Raises Unavailable."""
+        """The token that marks requests as an operator's; "" if there is none yet. Raises Unavailable."""
         try:
             return self._store.get(TOKEN_KEY) or ""
         except OSError as error:
             raise Unavailable(str(error)) from error
 
     def is_stopped(self) -> bool:
-        """True if an operator has stopped the fleet, and False if the cluster does not answer."""
+        """True if an operator has stopped the fleet. False if not, and if the cluster does not answer."""
         try:
             return self._store.get(STOPPED_KEY) is not None
         except OSError:
             return False
 
     def is_forgotten(self) -> bool:
-        """True if the cluster was started anew, and knows nothing of the fleet any more."""
+        """True if the cluster was started anew, so that it does not know the fleet any more."""
         try:
             return self._store.get(CONFIG_KEY) is None
         except AnotherCluster:
@@ -161,13 +164,13 @@ class Deployment:
         )
 
     def restart(self, model: str = "") -> None:
-        """Restarts the servers of a model, or all, one after the other. Does not wait for them."""
+        """Restarts the servers of a model, or all servers, one after the other. Does not wait for them."""
         self._json("POST", REPLICAS_PATH, {"model": model})
 
     def shut_down(self, timeout_seconds: float = 600) -> None:
         """Lets all servers leave and drain, and returns when the coordinator has ended.
 
-        Raises Unavailable if no fleet runs, or at the timeout: in that case the fleet still goes on to
+        Raises Unavailable if no fleet runs, and at the timeout. After the timeout the fleet still goes on to
         stop.
         """
         start_ns = self._clock.now_ns()
@@ -180,9 +183,7 @@ class Deployment:
             pause(self._clock, _POLL_SECONDS)
 
     def _why_running(self, is_stopping: bool) -> str | None:
-        """Makes the fleet stop unless it `is_stopping`, and returns the reason why it still runs; None if
-        it does not.
-        """
+        """Asks the fleet to stop, unless it `is_stopping`. Returns why it still runs; None if it does not."""
         try:
             if not is_stopping:
                 self._ask_actor("shut_down", ACTOR_SECONDS)
@@ -194,11 +195,11 @@ class Deployment:
         return _STOPPING
 
     def _bring_up(self, killed: list[Any]) -> bool:
-        """Makes a coordinator with the present configuration run, and returns True once it answers.
+        """Makes a coordinator with the present configuration run. Returns True if it runs and answers.
 
-        Creates the actor if there is none. If it has another configuration, kills its process, which joins
-        `killed`; Ray then starts it anew, as after a crash. Ray's kill returns before the process has
-        ended, so that process may answer once more. Raises Unavailable.
+        Creates the actor if there is none. If the actor has another configuration, kills its process, and
+        Ray starts it anew, as after a crash. Ray's kill returns before the process has ended, so the process
+        may answer once more. It is noted in `killed`, so that it is killed only once. Raises Unavailable.
         """
         actor = self._created()
         with _answering("the cluster"):
@@ -256,7 +257,7 @@ class Deployment:
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
         connection = http.client.HTTPConnection(self.address(), timeout=ACTOR_SECONDS)
-        # A request that changes the fleet comes with the token.
+        # A request with a body changes the fleet, so it needs the token.
         headers = {} if body is None else {TOKEN_HEADER: self.operator_token()}
         try:
             text = None if body is None else json.dumps(body).encode()
@@ -277,7 +278,7 @@ class Deployment:
 
 
 def _error_of(reply: str) -> str:
-    """The message of the coordinator's refusal."""
+    """The message with which the coordinator has refused a request."""
     try:
         return str(json.loads(reply)["error"])
     except (ValueError, KeyError, TypeError):
@@ -292,7 +293,7 @@ def _ray_settings(config: str) -> RaySettings:
 
 
 def _connect(settings: RaySettings) -> None:
-    """Connects this process to the cluster. If it is connected, checks that it is to this cluster."""
+    """Connects this process to the cluster. Raises FailedPrecondition if it is connected to another one."""
     if ray.is_initialized():
         _check_address(settings.address)
         return
@@ -315,7 +316,7 @@ def _no_cluster(address: str, error: Exception) -> FailedPrecondition:
 
 
 def _check_reachable(address: str) -> None:
-    """Raises FailedPrecondition if nothing listens at HOST:PORT. Ray itself tries for many minutes."""
+    """Raises FailedPrecondition if nothing listens at HOST:PORT, because Ray would try for many minutes."""
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator or not port.isdecimal():
         return
@@ -327,8 +328,8 @@ def _check_reachable(address: str) -> None:
 
 def _check_address(wanted: str) -> None:
     """Raises FailedPrecondition if this process is connected to another cluster than the wanted one."""
-    # "auto" is any cluster. The address behind ray:// is that of a proxy, which a cluster does not know, so
-    # it cannot be compared.
+    # "auto" means any cluster. A ray:// address cannot be compared, because it is the address of a proxy that
+    # the cluster does not know.
     if wanted == "auto" or wanted.startswith("ray://"):
         return
     connected = ray.get_runtime_context().gcs_address

@@ -1,4 +1,4 @@
-"""Puts the parts of a coordinator on Ray together."""
+"""Puts the coordinator of a fleet on Ray together: its service, its right to lead, and its replicas."""
 
 import asyncio
 import hashlib
@@ -41,7 +41,10 @@ class RayCoordinator:
 
 
 class RayEngine(Engine):
-    """The engine on Ray: each server is an actor that the fleet starts and ends. Operators show a token."""
+    """The engine of a fleet on Ray, which starts and ends an actor for each server.
+
+    Requests that change the fleet need a token (`operator_token.py`).
+    """
 
     def __init__(
         self,
@@ -85,9 +88,9 @@ def ray_coordinator(
     servers: RayServers | None = None,
     fronts: FrontProblems | None = None,
 ) -> RayCoordinator:
-    """The coordinator of the configuration in the store, which serves HTTP at `host`.
+    """Makes a coordinator with the configuration in the store. It serves HTTP at `host`.
 
-    Its status shows the problems of `fronts` too. Raises OSError, InvalidConfig and FailedPrecondition.
+    Its status also shows the problems of `fronts`. Raises OSError, InvalidConfig and FailedPrecondition.
     """
     text = store.get(CONFIG_KEY) or ""
     config = parse_fleet_config(text)
@@ -108,13 +111,14 @@ def ray_coordinator(
 
 
 def config_digest(config: str) -> str:
-    """A short text that differs for each configuration, and for each release of Millpond."""
+    """A short text that is another one for each configuration and for each release of Millpond."""
     return hashlib.sha256(f"{version('millpond')}\n{config}".encode()).hexdigest()
 
 
 def _on_node(config: FleetConfig, host: str) -> FleetConfig:
-    """The configuration for a coordinator on a node: the operators' door and the files belong to its
-    fronts.
+    """The configuration for the coordinator's actor. Drops the operators' door and the files.
+
+    The fronts of the fleet have these.
     """
     listen = f"[{host}]:0" if ":" in host else f"{host}:0"
     coordinator = replace(config.coordinator, listen=listen, operators=OFF, registry_file="")

@@ -1,7 +1,7 @@
-"""The last events that a coordinator has logged, for the fronts of its fleet.
+"""Keeps the last events that a coordinator has logged, so that the fronts of its fleet can log them too.
 
-Ray writes an actor's log to a file of its node. An operator sees only the log of `millpond fleet start`,
-which is a front's.
+Ray writes the log of an actor to a file on the actor's node. An operator looks only at the log of
+`millpond fleet start`, which is a front.
 """
 
 import threading
@@ -16,9 +16,9 @@ from structlog.typing import EventDict
 from serving.base.clock import Clock
 
 EVENT_COUNT_MAX = 1_000
-"""The events that are kept. A front asks for them once in `poll_seconds`."""
+"""The number of events that are kept. A front asks for new ones once in `poll_seconds`."""
 
-# The level of a front's line for a structlog method. The line has no traceback.
+# By structlog method, the level at which a front logs the event. A front logs no traceback.
 _LEVELS: Mapping[str, str] = {"exception": "error", "critical": "error"}
 _PREFIX = "fleet_"
 _PLAIN = (str, int, float, bool, type(None))
@@ -26,7 +26,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """One line of a coordinator's log. `boot` is its process, within which the numbers grow."""
+    """One line of a coordinator's log. `boot` identifies its process, and `number` counts its events."""
 
     boot: str
     number: int
@@ -37,7 +37,7 @@ class LoggedEvent:
 
 
 def _is_plain(value: object) -> bool:
-    """True if a front can log the value just as the coordinator does."""
+    """True if a front can log the value in the same form as the coordinator."""
     if isinstance(value, Mapping):
         return all(map(_is_plain, (*value.keys(), *value.values())))
     if isinstance(value, list | tuple):
@@ -56,7 +56,7 @@ class EventList:
         self._count = 0
 
     def keep(self, logger: object, method: str, event: EventDict) -> EventDict:
-        """Keeps an event of the fleet, as a processor of structlog, and passes every event on."""
+        """Keeps the events of the fleet. A processor of structlog: it passes every event on unchanged."""
         del logger
         name = str(event["event"])
         if name.startswith(_PREFIX):
@@ -80,7 +80,7 @@ class EventList:
         return event
 
     def after(self, boot: str, number: int) -> list[LoggedEvent]:
-        """The events after one, in turn; all of them if that one is of another process."""
+        """The events after event `number` of the process `boot`; all events if that is another process."""
         last = number if boot == self._boot else 0
         with self._lock:
             return [event for event in self._events if event.number > last]

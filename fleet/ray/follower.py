@@ -1,4 +1,4 @@
-"""Keeps the files of a fleet on Ray beside its front, and logs there what the coordinator logs."""
+"""Writes the files of a fleet on Ray on its front's machine, and logs there what the coordinator logs."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from fleet.ray.event_list import LoggedEvent
 from serving.base.clock import Clock, Now, seconds_since
 from serving.base.errors import FailedPrecondition, MillpondError
 
-# A coordinator that takes over looks at its servers first, and can be reached within this time.
+# A new coordinator may be out of reach for this time without a warning, because it looks at its servers first.
 _FIRST_SECONDS = 30.0
 
 _log = structlog.get_logger(__name__)
@@ -24,7 +24,7 @@ class CoordinatorLog:
     def __init__(self, deployment: Deployment, name: str, since_wall_ns: int) -> None:
         """Leaves out the events before `since_wall_ns`, because another front has logged them.
 
-        `name` is that of this front, under which the coordinator shows its problems.
+        `name` is the name of this front. The coordinator shows the problems of this front under it.
         """
         self._deployment = deployment
         self._name = name
@@ -33,7 +33,7 @@ class CoordinatorLog:
 
     def follow(self, problems: Sequence[str]) -> None:
         """Logs the new events, and reports the problems of this front. Raises Unavailable."""
-        # The clocks of two nodes differ by little.
+        # The event's time is from the coordinator's node. The clocks of two nodes differ by little.
         since_ns = self._since_wall_ns if self._last is None else 0
         last = self._last
         for event in self._deployment.events(last, self._name, problems):
@@ -45,12 +45,12 @@ class CoordinatorLog:
 
 
 class Follower:
-    """Follows a fleet that runs on a cluster: its servers into files, its events into the log. One thread."""
+    """Follows a fleet on a cluster: writes its servers into files, and its events into the log. One thread."""
 
     def __init__(
         self, config: FleetConfig, deployment: Deployment, name: str, began: Now, clock: Clock
     ) -> None:
-        """`began` is the time at which the front began to deploy the fleet."""
+        """`name` is the name of this front. `began` is the time at which it began to deploy the fleet."""
         self._deployment = deployment
         self._clock = clock
         self._outputs = Outputs(config.coordinator.registry_file, config.haproxy)
@@ -60,10 +60,11 @@ class Follower:
         self._is_warned = False
 
     def update(self) -> bool:
-        """Writes the files as the coordinator has the servers now, and logs its events.
+        """Writes the files for the servers that the coordinator shows now, and logs its new events.
 
-        Leaves the files as they are if the coordinator does not answer. Returns False, with empty files, if
-        the fleet was stopped. Raises FailedPrecondition if the cluster does not know the fleet any more.
+        If the coordinator does not answer, leaves the files as they are. If an operator has stopped the
+        fleet, empties the files and returns False. Raises FailedPrecondition if the cluster does not know
+        the fleet any more.
         """
         try:
             self._outputs.update(parse_registry(self._deployment.registry()))

@@ -1,9 +1,10 @@
-"""The process of `millpond fleet start` for a fleet on Ray: its operator's port, and the files beside it.
+"""The front: the process of `millpond fleet start` for a fleet on Ray. It has the operators' port and the files.
 
-The coordinator may move to another node at any time. So this process keeps the address that operators know
-(`passage.py`), logs what the coordinator logs, and keeps the registry's file and HAProxy's configuration on
-the machine where HAProxy runs (`follower.py`). Several fronts may run. If a front ends, the fleet and its
-clients go on with the last files. If an operator stops the fleet, all fronts end.
+The coordinator of the fleet may move to another node at any time. So the front listens at the address that
+operators know, and passes their requests on (`passage.py`). It also logs what the coordinator logs, and
+writes the registry's file and HAProxy's configuration on the machine of HAProxy (`follower.py`). Several
+fronts may run. If a front ends, the fleet and its clients go on with the last files. If an operator stops the
+fleet, all its fronts end.
 """
 
 import socket
@@ -29,7 +30,7 @@ class Front:
     """Opens the ports, puts the fleet on its cluster and follows it there, until `stop`."""
 
     def __init__(self, config: FleetConfig, deploy: Callable[[], Deployment], clock: Clock) -> None:
-        """`deploy` puts the fleet on its cluster, or finds the one that is there."""
+        """`deploy` puts the fleet on its cluster, or finds the fleet that runs there."""
         self._config = config
         self._deploy = deploy
         self._clock = clock
@@ -41,16 +42,14 @@ class Front:
 
     @property
     def operator_address(self) -> str:
-        """The address at which operators are answered, for `--target`; "" before `run`, and if there is no
-        door.
-        """
+        """The address of the operators' door, for `--target`; "" before `run`, and if the door is off."""
         return self._door.address
 
     def run(self) -> None:
-        """Puts the fleet on its cluster, and writes the files again and again, on this thread.
+        """Opens the ports, puts the fleet on its cluster, and follows it until `stop`, on this thread.
 
-        Raises Unavailable or InvalidConfig if it cannot listen, with the fleet unchanged, and the errors of
-        `deploy`.
+        Raises Unavailable or InvalidConfig if it cannot listen; then the fleet is unchanged. Also raises the
+        errors of `deploy`.
         """
         passage = self._opened()
         passage.start()
@@ -80,7 +79,7 @@ class Front:
 
     def _follow(self, deployment: Deployment, began: Now) -> None:
         """Follows the fleet until an operator stops the fleet, or `stop` ends this front."""
-        # Several fronts may run on one machine, so the machine's name is not enough.
+        # Several fronts may run on one machine, so the name of the front contains its address too.
         name = f"{socket.gethostname()} ({self._config.coordinator.listen})"
         follower = Follower(self._config, deployment, name, began, self._clock)
         _log.info(

@@ -1,4 +1,4 @@
-"""The problems of a fleet's fronts, which write files on machines that the coordinator does not see."""
+"""Keeps the problems that the fronts of a fleet report, because the coordinator cannot see their files."""
 
 import threading
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from serving.base.clock import Clock, seconds_since
 
 FRESH_SECONDS = 30.0
-"""A front that has not called for this time has ended, or calls another coordinator."""
+"""A front that has not reported for this time has ended, or reports to another coordinator."""
 
 
 class FrontProblems:
@@ -18,12 +18,12 @@ class FrontProblems:
         self._fronts: dict[str, tuple[int, Sequence[str]]] = {}
 
     def note(self, front: str, problems: Sequence[str]) -> None:
-        """Takes the present problems of a front, which has the name of its machine."""
+        """Notes the present problems of the front with this name."""
         with self._lock:
             self._fronts[front] = self._clock.now_ns(), problems
 
     def present(self) -> list[str]:
-        """The problems of the fronts that still run. Forgets the others."""
+        """The problems of the fronts that still run, each after its front's name. Forgets other fronts."""
         with self._lock:
             self._fronts = {
                 front: row

@@ -1,15 +1,15 @@
-"""The state of a fleet in the key-value store of a Ray cluster, and the terms in which it is written.
+"""Keeps the state of a fleet in the key-value store of a Ray cluster, in terms.
 
-The store has no compare-and-swap, but if two writers set a *new* key, only one of them succeeds. Two rules
-make that enough:
+The store has no compare-and-swap. But if two writers set the same *new* key, only one of them succeeds. With
+two rules that is enough:
 
-1. Each term writes keys of its own, `NAME/TERM`, and begins with the value of the highest term before it.
-   So no later term reads a late write of an earlier one.
-2. A write ends with a look at the terms. If it returns, no later term had begun, so each later term
-   begins with this value. If it raises, the writer must not act on the value.
+1. Each term writes its own keys, `NAME/TERM`, and begins with the value of the highest term before it. So
+   a late write of an earlier term has no effect on later terms that have begun.
+2. Each write ends with a look at the terms. If the write returns, no later term had begun, so each later term
+   begins with the written value. If the write raises, the writer must not act on the value.
 
-A term has a second key with a mark of its process. If the keys are deleted, a number may come again. So a
-term whose mark is gone is over.
+Each term also has a key with a random mark of its process. If an operator deletes the keys, a number may be
+used again. So a term whose mark is gone is over.
 """
 
 import threading
@@ -24,23 +24,24 @@ from serving.base.clock import Clock, seconds_since
 
 _NAMESPACE = b"millpond"
 _TERMS = "term"
-# Stands before the mark in a key.
+# The character before the mark in a key.
 _MARK = "."
 
-# The terms whose values stay in the store, for people and for a coordinator that is just reading.
+# The number of earlier terms whose values stay in the store, for people and for coordinators that are reading.
 _KEPT_TERMS = 3
-# A look at the terms is valid for so long. Grants within this time need no other look.
+# A look at the terms is valid for this time. Grants within this time need no further look.
 _VALID_SECONDS = 1.0
-# One term makes fewer than 268 million changes of the state. An order then has 59 bits until 2038.
+# The low bits of an order count the changes of one term, which are fewer than 268 million. The number of the
+# term is in the high bits, so that an order fits 59 bits until 2038.
 _ORDER_BITS = 28
 
 
 class AnotherCluster(OSError):
-    """The cluster was started anew, without what it had stored. This process belongs to the earlier one."""
+    """The cluster was started anew with an empty store. This process is connected to the cluster before that."""
 
 
 class Deposed(OSError):
-    """Another coordinator of this fleet has begun a later term: this one must not write or act."""
+    """Another coordinator of this fleet has begun a later term, so this coordinator must not write or act."""
 
 
 class KeyValueStore:
@@ -51,14 +52,17 @@ class KeyValueStore:
 
     def get(self, key: str) -> str | None:
         """Reads a value; None if there is none. Raises OSError."""
-        # Ray's annotation leaves None out.
+        # Ray's annotation lacks None, which is returned for a key that is not there.
         value: Any
         with _as_errors_of_the_store():
             value = internal_kv._internal_kv_get(self._key(key), namespace=_NAMESPACE)  # noqa: SLF001
         return None if value is None else bytes(value).decode()
 
     def put(self, key: str, text: str, *, is_new: bool = False) -> bool:
-        """Sets a value, and returns False if it `is_new` and another process was first. Raises OSError."""
+        """Sets a value. If `is_new`, returns False and changes nothing if there is a value already.
+
+        Raises OSError.
+        """
         with _as_errors_of_the_store():
             was_there = internal_kv._internal_kv_put(  # noqa: SLF001
                 self._key(key), text.encode(), overwrite=not is_new, namespace=_NAMESPACE
@@ -81,40 +85,41 @@ class KeyValueStore:
 
 
 class StoredTerm:
-    """The time in which one process may write the state of a fleet. The next term ends it. Thread-safe.
+    """A term: the time in which one process may write the state of a fleet. Thread-safe.
 
-    Ray runs one actor of a name. But an actor that is cut off may live on after the next one has begun. It
-    then finds the next term in the store, and does nothing more.
+    Ray runs one actor with the coordinator's name. But an actor that is cut off may live on after the next
+    actor has begun. When it reaches the store again, it finds the next term there, and does nothing more.
     """
 
     def __init__(self, store: KeyValueStore, clock: Clock, first: int = 1) -> None:
         """Begins the next term, with a number of at least `first`. Raises OSError and Deposed."""
         self._store = store
         self._clock = clock
-        # Guards the members below.
+        # Guards the next two members.
         self._lock = threading.Lock()
+        # The time of the last look at the terms; None before the first.
         self._checked_ns: int | None = None
         self._is_over = False
         self._mark = uuid.uuid4().hex
         self.number = self._claimed(first)
         self._store.put(self._marked(), "")
-        # Checked after the claim, because the claim may have come late: a number is free again once the key
-        # of its term is removed.
+        # Checked after the claim, because the claim may have taken effect late. By then a later term may have
+        # removed the key of this number, so that the number was free again.
         self.check()
 
     @property
     def order_min(self) -> int:
-        """The lowest order of a grant in this term: above each order of an earlier term."""
+        """The lowest order of a grant in this term. It is above each order of an earlier term."""
         return self.number << _ORDER_BITS
 
     @property
     def is_over(self) -> bool:
-        """True once a look has found a later term, or this one deleted. It never becomes False again."""
+        """True once a look has found a later term, or has found this term deleted. Never False again."""
         with self._lock:
             return self._is_over
 
     def check(self) -> None:
-        """Raises Deposed if a later term has begun, or this one was deleted from the store, and OSError."""
+        """Looks at the terms. Raises Deposed if a later term has begun or this term was deleted, and OSError."""
         now_ns = self._clock.now_ns()
         keys = self._store.keys(f"{_TERMS}/")
         is_over = self._marked() not in keys or any(row > self.number for row in _numbers_in(keys))
@@ -129,9 +134,9 @@ class StoredTerm:
             )
 
     def is_valid(self) -> bool:
-        """True if no later term had begun at the last look, which is at most a second old.
+        """True if no later term had begun at the last look, which is at most _VALID_SECONDS ago.
 
-        False if the store does not answer.
+        Looks again if the last look is older. False if the store does not answer.
         """
         with self._lock:
             if self._is_over:
@@ -146,7 +151,7 @@ class StoredTerm:
         return True
 
     def remove_old(self, name: str) -> None:
-        """Removes the keys of a name that no term needs any more, if this term has a key of its own.
+        """Removes the keys `NAME/TERM` of old terms. Call it after this term has written its own key.
 
         Raises OSError.
         """
@@ -156,7 +161,7 @@ class StoredTerm:
                 self._store.remove(key)
 
     def _claimed(self, first: int) -> int:
-        """Claims a number above those that are there."""
+        """Claims a number above the numbers of all terms in the store."""
         while True:
             number = max([first, *(found + 1 for found in _numbers(self._store, _TERMS))])
             if self._store.put(f"{_TERMS}/{number}", "", is_new=True):
@@ -167,7 +172,7 @@ class StoredTerm:
 
 
 class StoredText:
-    """A `StateStore`: one value of a fleet, written in a term. One thread at a time uses it."""
+    """A `StateStore` for one value of a fleet in one term. One thread at a time uses it."""
 
     def __init__(self, store: KeyValueStore, term: StoredTerm, name: str) -> None:
         self._store = store
@@ -176,7 +181,7 @@ class StoredText:
         self._has_written = False
 
     def read(self) -> str | None:
-        """See `StateStore`. Raises Deposed if another term may have begun with another value."""
+        """See `StateStore`. Raises Deposed if a later term has begun, because its value may be another one."""
         numbers = _numbers(self._store, self._name)
         text = self._store.get(f"{self._name}/{max(numbers)}") if numbers else None
         # A later term may have removed the key between the two calls.
@@ -186,7 +191,7 @@ class StoredText:
     def write(self, text: str) -> None:
         """See `StateStore`.
 
-        If it raises Deposed, either no later term reads the text, or the next one has already copied it.
+        After Deposed, either no later term reads the text, or the next term has already begun with it.
         """
         self._term.check()
         self._store.put(f"{self._name}/{self._term.number}", text)
@@ -194,7 +199,7 @@ class StoredText:
             self._term.remove_old(self._name)
             self._term.remove_old(_TERMS)
             self._has_written = True
-        # Checked last: if this passes, the next term has yet to begin, and will begin with this text.
+        # This check comes last: if it passes, the next term has not begun yet, and will begin with this text.
         self._term.check()
 
 
@@ -214,6 +219,7 @@ def _as_errors_of_the_store() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Ray has no type for this error. With Redis behind it, a store that comes back has the same id.
+        # Ray has no type for this error. It means a new cluster, because a store in Redis keeps its id when it
+        # comes back.
         kind = AnotherCluster if "WrongClusterID" in str(error) else OSError
         raise kind(f"Ray's key-value store does not answer: {error}") from error

@@ -1,4 +1,4 @@
-"""The right to decide for a fleet on Ray: one term of a process, in the key-value store of the cluster."""
+"""The right to decide for a fleet on Ray: a process has one term, in the key-value store of the cluster."""
 
 from fleet.lead.leadership import Term
 from fleet.ray.key_value_store import Deposed, KeyValueStore, StoredTerm, StoredText
@@ -8,10 +8,10 @@ STATE_KEY = "state"
 
 
 class RayLeadership:
-    """A `Leadership` that begins the next term of the fleet at once, and leads until a later one begins.
+    """A `Leadership` that begins the next term of the fleet at once, and leads until a later term begins.
 
-    It begins no second term, because a later term means that Ray has started another actor in the place of
-    this one, and the two would end each other's terms in turn.
+    A process never begins a second term. A later term means that Ray has started another actor in place of
+    this one, and two actors would end each other's terms again and again.
     """
 
     def __init__(self, store: KeyValueStore, clock: Clock) -> None:
@@ -23,7 +23,7 @@ class RayLeadership:
 
     @property
     def is_over(self) -> bool:
-        """True once a later term has been found in the store. The process should end then."""
+        """True once this process has found a later term in the store. Then the process should end."""
         return self._is_deposed or (self._stored is not None and self._stored.is_over)
 
     def start(self, port: int) -> None:
@@ -45,11 +45,11 @@ class RayLeadership:
         return self._term
 
     def leader(self) -> str:
-        """See `Leadership`. "" because on Ray a coordinator has no address before it leads."""
+        """See `Leadership`. Always "", because on Ray no coordinator waits beside the one that leads."""
         return ""
 
     def stored(self, key: str) -> StoredText:
-        """Another text that is kept in the present term."""
+        """Another text of the fleet, which is written in the present term."""
         return StoredText(self._store, self._present(), key)
 
     def check(self) -> None:
@@ -60,8 +60,8 @@ class RayLeadership:
         """See `Leadership`. Does nothing, because the next term needs nothing from this one."""
 
     def _begun(self) -> StoredTerm:
-        # Terms are numbered by seconds, so they are above those of a cluster whose store was lost. Servers
-        # may still have its grants.
+        # Numbers begin with the present second. So they are above the numbers of earlier terms even if the
+        # store was lost, while servers still have the grants of these terms.
         first = self._clock.wall_ns() // NS_PER_SECOND
         try:
             self._stored = StoredTerm(self._store, self._clock, first)

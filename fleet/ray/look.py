@@ -1,4 +1,4 @@
-"""One look at the servers of a fleet on Ray: what their actors answer and what they report. Pure."""
+"""One look at the servers of a fleet on Ray: the answers of their actors, and their own reports. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +14,17 @@ _NOT_SEEN = ActorAnswer()
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The nodes, the actors' answers, and both together with the reports in the form that decisions take."""
+    """One look: the nodes and the actors' answers.
+
+    `sightings` joins the answers with the servers' reports, for `decide_replicas`.
+    """
 
     rooms: Sequence[ServerRoom] = ()
     answers: Mapping[str, ActorAnswer] = field(default_factory=dict)
     sightings: Mapping[str, ReplicaSighting] = field(default_factory=dict)
 
     def answer(self, name: str) -> ActorAnswer:
-        """The answer of a server's actor; an empty one if it was not seen."""
+        """The answer of a server's actor; an empty answer if the actor was not asked."""
         return self.answers.get(name, _NOT_SEEN)
 
     def ready(self) -> frozenset[str]:
@@ -29,15 +32,15 @@ class Look:
         return frozenset(name for name, row in self.sightings.items() if row.is_ready)
 
     def has_all(self, rows: Iterable[Replica]) -> bool:
-        """True if every launch whose address clients may have has answered, or has ended."""
+        """True if every launch that was ready before has answered or has ended in this look."""
         answers = (self.answer(row.name) for row in rows if row.was_ready)
         return all(answer.grpc or answer.is_gone for answer in answers)
 
     def server(self, row: Replica, actor_name: str) -> FleetServer:
-        """A launch as a server. It has the addresses at which it can be reached now.
+        """A launch as a server of the fleet, with the addresses at which it can be reached now.
 
-        Clients get it only once it was ready, because a proxy takes a server that it has not checked yet
-        for a healthy one.
+        It has no address for clients before it was ready, because a proxy takes each server that it has not
+        checked yet for a healthy one.
         """
         answer = self.answer(row.name)
         if answer.is_gone or not (answer.grpc or row.was_ready):
@@ -45,7 +48,7 @@ class Look:
         is_shown = row.was_ready and answer.grpc
         return FleetServer(
             name=row.name,
-            # The actor's name contains the launch, so no report is taken for that of another launch.
+            # The actor's name contains the launch. So a report is never taken for that of another launch.
             admin=actor_name,
             grpc=answer.grpc if is_shown else "",
             http=answer.http if is_shown else "",
@@ -61,7 +64,8 @@ def look_of(
 ) -> Look:
     """Puts a look together.
 
-    A report from before `oldest_ns` is late. The waves wait much longer before they call a server lost.
+    A server whose last report came before `oldest_ns` does not count as answering. Waves wait much longer
+    before a server counts as lost.
     """
     return Look(
         rooms=rooms,

@@ -1,8 +1,8 @@
-"""The token with which the operators' door of a fleet on Ray passes requests to the coordinator's HTTP.
+"""The token that marks requests to a coordinator on Ray as an operator's.
 
-The coordinator may be on any node, so its HTTP is at a TCP address of the cluster. Only a process that is
-connected to the cluster, as the front and `Deployment` are, can read the token: it lies in the cluster's
-key-value store.
+The coordinator may be on any node, so its HTTP is at a TCP address that many machines reach. The token lies in
+the cluster's key-value store. So only a process that is connected to the cluster can read it, such as a front.
+The front adds the token to each request that comes through its operators' door.
 """
 
 import hmac
@@ -19,10 +19,10 @@ TOKEN_HEADER = "millpond-operator-token"
 
 
 def operator_token(store: KeyValueStore) -> str:
-    """Finds the token of the fleet, or makes one. Raises OSError."""
+    """Reads the token of the fleet from the store, or makes one. Raises OSError."""
     made = secrets.token_hex(32)
     store.put(TOKEN_KEY, made, is_new=True)
-    # Another process may have stored one first.
+    # Another process may have stored a token first, and then that token counts.
     return store.get(TOKEN_KEY) or made
 
 

@@ -1,4 +1,4 @@
-"""Passes connections to the coordinator of a fleet, on whichever node it runs."""
+"""Passes connections on to the coordinator of a fleet, which may run on any node."""
 
 import asyncio
 import json
@@ -13,18 +13,18 @@ from fleet.ray.operator_token import TOKEN_HEADER
 from serving.base.errors import MillpondError, Unavailable
 
 _CHUNK_BYTES = 65_536
-# A client that was refused has this long to read the reason.
+# A client that was refused has this long to read the reason and close its connection.
 _REFUSAL_SECONDS = 2.0
 
 
 class Passage:
-    """Accepts connections on a thread with an event loop, from `start` to `stop`.
+    """Accepts connections on its own thread with an event loop, from `start` to `stop`.
 
-    A request that comes before `lead_to`, or while no coordinator answers, gets the reason with status 503.
+    Before `lead_to`, and while no coordinator answers, a request is answered with status 503 and the reason.
     """
 
     def __init__(self, listeners: Sequence[socket.socket], doors: Sequence[socket.socket]) -> None:
-        """Takes over the listening sockets. Operators come through the `doors`."""
+        """Takes over the listening sockets. Connections at the `doors` are those of operators."""
         self._listeners = listeners
         self._doors = doors
         self._deployment: Deployment | None = None
@@ -33,8 +33,8 @@ class Passage:
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="fleet-front", daemon=True
         )
-        # Kept here because asyncio keeps no task: a connection whose client has sent its last byte would be
-        # collected as garbage.
+        # The tasks are kept here because asyncio itself keeps none. Without this, the task of a connection
+        # whose client has sent its last byte could be collected as garbage.
         self._passing: set[asyncio.Task[None] | None] = set()
 
     def start(self) -> None:
@@ -42,7 +42,7 @@ class Passage:
         self._thread.start()
 
     def lead_to(self, deployment: Deployment) -> None:
-        """Passes connections to the coordinator of this fleet from now on."""
+        """Passes connections on to the coordinator of this fleet, from now on."""
         self._deployment = deployment
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class Passage:
     async def _pass_operator(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Passes one connection of the operators' door on, with the token in its first request."""
+        """Passes on one connection of the operators' door, and adds the token to its first request."""
         await self._pass(reader, writer, is_operator=True)
 
     async def _pass(
@@ -81,7 +81,7 @@ class Passage:
         *,
         is_operator: bool = False,
     ) -> None:
-        """Passes one connection to the coordinator. If it cannot be reached, answers with the reason."""
+        """Passes on one connection. If the coordinator cannot be reached, answers with the reason."""
         task = asyncio.current_task()
         self._passing.add(task)
         try:
@@ -105,7 +105,7 @@ class Passage:
         to_writer.close()
 
     async def _operator_head(self, reader: asyncio.StreamReader) -> bytes:
-        """Reads the request line, and adds the token. Raises Unavailable if there is no whole line."""
+        """Reads the request line, and adds a header with the token. Raises Unavailable without a whole line."""
         token = await asyncio.to_thread(self._fleet().operator_token)
         try:
             line = await reader.readuntil(b"\r\n")
@@ -120,9 +120,7 @@ class Passage:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copies bytes up to the end of the stream, and then that end: the other direction may still have
-    bytes.
-    """
+    """Copies bytes up to the end of the stream, and then that end. The other direction stays open."""
     with suppress(OSError):
         while data := await reader.read(_CHUNK_BYTES):
             writer.write(data)
@@ -131,7 +129,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reason: str) -> None:
-    """Answers an HTTP request with 503 and the reason, because the coordinator cannot."""
+    """Answers an HTTP request with 503 and the reason, because the coordinator cannot be reached."""
     body = json.dumps({"error": f"the fleet's coordinator does not answer now: {reason}"}).encode()
     head = (
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
@@ -142,7 +140,8 @@ async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, re
         writer.write(head.encode() + body)
         writer.write_eof()
         await writer.drain()
-        # If a socket is closed with unread bytes, it is reset, and the answer would be lost.
+        # Reads what the client still sends. If a socket is closed with unread bytes, the kernel resets the
+        # connection, and the client may lose the answer.
         await asyncio.wait_for(_drained(reader), _REFUSAL_SECONDS)
 
 

@@ -1,7 +1,8 @@
-"""The priority of the processes of a fleet on Ray.
+"""Gives the processes of a fleet on Ray the usual priority.
 
-Ray starts its workers with nice 15 and the highest score of the kernel's out-of-memory killer, and their
-children inherit both. A server expects nice 0, because it lowers some of its threads below its requests.
+Ray starts its workers with nice 15, and makes them the first that the kernel kills if memory runs out. Their
+child processes inherit both. A server needs nice 0, because it gives some of its own threads a lower priority
+than those that answer requests.
 """
 
 import os
@@ -15,10 +16,10 @@ _log = structlog.get_logger(__name__)
 
 
 def take_usual_priority() -> None:
-    """Gives this process the priority of one that was started from a shell.
+    """Gives this process the priority of a process that was started from a shell.
 
-    Threads and processes that it starts later have it too. If the kernel refuses it, that is logged: it
-    needs root, or Ray's settings.
+    Threads and processes that it starts later inherit that priority. If the kernel refuses, logs what an
+    operator can do: to raise a priority takes root.
     """
     for take in (_set_usual_nice, _set_usual_score):
         try:

@@ -1,4 +1,4 @@
-"""The servers of a fleet on Ray: decides which ones run, by `decide_replicas`, and starts and stops them."""
+"""Runs the servers of a fleet on Ray: starts and stops them as `decide_replicas` decides."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -27,21 +27,21 @@ from serving.base.name_text import listed, natural_order
 
 REPLICAS_KEY = "replicas"
 STOPPED_KEY = "stopped"
-"""The key exists from an operator's stop until the fleet is deployed again."""
+"""This key is in the store from the time when an operator stops the fleet until it is deployed again."""
 
-# A report is late after this many polls and the deadline of a call.
+# A server answers as long as its last report is not older than this many polls and the deadline of a call.
 _FRESH_POLLS = 3
-# The time between two looks for the actors of servers that no coordinator knows.
+# The time between two looks for orphans: actors of servers that the state does not have.
 _ORPHANS_SECONDS = 10.0
 
 _log = structlog.get_logger(__name__)
 
 
 class RayReplicas:
-    """A `ServerPlace` whose servers are actors. One thread calls `act`; all else is for any thread.
+    """A `ServerPlace` whose servers are actors. One thread calls `act`; any thread calls the other methods.
 
-    Each decision is written in the term of the leadership before it is acted on. An action that failed, or
-    that an earlier coordinator has left undone, is repeated.
+    Each decision is written in the term of the leadership before its actions begin. An action that failed, or
+    that an earlier coordinator has not done, is repeated.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class RayReplicas:
         *,
         poll_seconds: float,
     ) -> None:
-        """Raises OSError.
+        """Reads from the store if an operator has stopped the fleet. Raises OSError.
 
-        A stop is read from the store, because it outlives the coordinator that was asked for it.
+        A stop is stored because it must outlive the coordinator that was asked for it.
         """
         self._servers = servers
         self._leadership = leadership
         self._store = store
         self._clock = clock
-        # Made once: it parses the flags of each model, which do not change.
+        # Made once, because it parses the flags of each model.
         self._wanted = settings.wanted()
         self._leave_seconds = settings.leave_seconds
         self._fresh_seconds = _FRESH_POLLS * poll_seconds + CALL_SECONDS
@@ -70,18 +70,19 @@ class RayReplicas:
         self.is_stopping = store.get(STOPPED_KEY) is not None
         self.has_stopped = False
         """True once an operator's stop has ended every actor of a server."""
-        # Used by `act` alone. With None, orphans are looked for at once.
+        # The time of the last look for orphans; None if the next step must look. Only `act` uses it.
         self._orphans_ended_ns: int | None = None
+        # The reason why the cluster does not answer; "" if it answered at the last step.
         self._failure = ""
-        # A text on the stored state, if this coordinator could not read it.
+        # A text for people, if this coordinator could not read the stored state; "" otherwise.
         self._lost = ""
-        # Guards the state, and is held while it is written.
+        # Guards the state, and is held while the state is written.
         self._lock = threading.Lock()
         self._text: StoredText | None = None
-        # Each of these values is replaced as a whole.
+        # Each of the next four values is replaced as a whole, so a reader needs no lock.
         self._decision = ReplicaDecision(state=ReplicaState())
         self._look = Look()
-        # The reason why the last launch of each replica has ended.
+        # By replica, the reason why its last launch has ended by itself.
         self._reasons: Mapping[str, str] = {}
         self._membership: Membership | None = None
 
@@ -112,14 +113,15 @@ class RayReplicas:
         """See `ServerPlace`. The servers serve on."""
 
     def shut_down(self) -> None:
-        """Lets all servers leave and stop. Raises OSError."""
+        """Lets all servers leave and stop. Returns at once. Raises OSError."""
         self._store.put(STOPPED_KEY, "")
         self.is_stopping = True
 
     def restart(self, model: str) -> None:
-        """Lets the servers of a model restart, or of all models. Not on an event loop: it waits for Ray.
+        """Lets the servers of a model restart; if `model` is "", all servers.
 
-        Raises NotFound, and OSError with nothing done.
+        Do not call it on an event loop, because it waits for Ray. Raises NotFound, Unavailable and OSError.
+        After an error no server restarts.
         """
         models = sorted(item.name for item in self._wanted)
         if model and model not in models:
@@ -129,7 +131,7 @@ class RayReplicas:
         _log.info("fleet_restart_asked", model=model or "all")
 
     def problems(self) -> list[str]:
-        """Texts for people on servers that should run and do not, and on what delays the decisions."""
+        """Texts for people: which servers should run and do not, and why no decision is made."""
         look, failure = self._look, self._failure
         problems = replica_problems(
             self._wanted, self._decision, look.rooms, look.ready(), self._reasons
@@ -187,7 +189,7 @@ class RayReplicas:
             self.has_stopped = True
 
     def _taken_over(self) -> ReplicaState:
-        """Takes over the state of earlier terms, in the first call. Raises OSError and Unavailable."""
+        """The state. The first call takes it over from earlier terms. Raises OSError and Unavailable."""
         if self._text is None:
             text = self._leadership.stored(REPLICAS_KEY)
             kept = text.read()
@@ -195,13 +197,16 @@ class RayReplicas:
                 state = ReplicaState() if kept is None else replica_state_from_json(kept)
             except DataLoss as error:
                 state = self._found(error)
-            # From now on no reader sees a late write of the earlier coordinator.
+            # After this write no reader of the state sees a late write of the earlier coordinator.
             text.write(replica_state_as_json(state))
             self._text, self._decision = text, ReplicaDecision(state=state)
         return self.state
 
     def _found(self, error: DataLoss) -> ReplicaState:
-        """Finds the state as the cluster has it. Raises Unavailable."""
+        """Finds the state from the launches on the cluster, because the stored text is unreadable.
+
+        Raises Unavailable.
+        """
         state = found_state(self._servers.launches(), self._wanted)
         servers = sorted(state.replicas, key=natural_order)
         # The unreadable text stays in the store, under the number of its term.
@@ -213,31 +218,31 @@ class RayReplicas:
         return state
 
     def _keep(self, decision: ReplicaDecision) -> None:
-        """Takes a decision over once its state is durable. Raises OSError."""
+        """Writes the state of a decision if it has changed, and then takes the decision over. Raises OSError."""
         if decision.state != self.state:
             assert self._text is not None
             self._text.write(replica_state_as_json(decision.state))
         self._decision = decision
 
     def _end_orphans(self) -> None:
-        """Ends servers that the state does not have.
+        """Ends orphans: servers that the state does not have.
 
-        Such servers are left over if a coordinator dies between a decision and its actions, or if an end
-        has failed.
+        An orphan is left over if a coordinator dies between a decision and its actions, or if `end` has
+        failed.
         """
         since_ns = self._orphans_ended_ns
         if since_ns is not None and seconds_since(self._clock, since_ns) < _ORPHANS_SECONDS:
             return
         orphans = self._servers.orphans([*self.state.replicas.values()])
         if orphans:
-            # Checked after the list, so that the list has no launch of a later coordinator.
+            # The term is checked after the list was made. So the list has no launch of a later coordinator.
             self._leadership.check()
         for actor_name in orphans:
             self._servers.end_orphan(actor_name)
         self._orphans_ended_ns = self._clock.now_ns()
 
     def _note_reasons(self) -> None:
-        """Keeps the reasons why launches have ended that were not stopped."""
+        """Notes why launches have ended by themselves. Forgets replicas that the state has no more."""
         rows = self.state.replicas
         seen = {
             name: answer.reason or "its node or its actor was lost"
@@ -275,9 +280,10 @@ class RayReplicas:
                 _log.info("fleet_server_ready", server=name, grpc=self._look.answer(name).grpc)
 
     def _do(self, action: Callable[[Replica], None], row: Replica) -> None:
-        """Acts on one replica, also if an action on another one has failed.
+        """Does one action on one replica. Logs a failure, so that the actions on other replicas are done.
 
-        If an end fails, the server is an orphan; if a start fails, the launch is gone; stops are repeated.
+        If an `end` fails, the server is an orphan from now on. If a `start` fails, the next look finds its
+        launch gone. A `stop` is repeated by the next step.
         """
         try:
             action(row)
@@ -287,12 +293,12 @@ class RayReplicas:
 
     def _members(self) -> Membership:
         rows = self.state.replicas
-        # Launches have had the time to answer by then.
+        # After this time each launch has had the time to answer.
         is_late = seconds_since(self._clock, self._began_ns) > LOOK_SECONDS_MAX
         return Membership(
             tuple(self._look.server(row, self._servers.actor_name(row)) for row in rows.values()),
             leaving=frozenset(name for name, row in rows.items() if row.phase != UP),
-            # So a report of an earlier launch is not taken for one of the next launch.
+            # The launch identifies a server, so a report of its launch before is never taken for a new one.
             identities={name: str(row.launch) for name, row in rows.items()},
             models={name: frozenset({row.model}) for name, row in rows.items()},
             is_whole=is_late or self._look.has_all(rows.values()),

@@ -1,4 +1,4 @@
-"""The actor that owns one server process: it starts, watches, drains and stops it."""
+"""The actor that owns the process of one server: it starts, watches, drains and stops the server."""
 
 import os
 import random
@@ -20,13 +20,16 @@ from serving.base.errors import FailedPrecondition
 from serving.server.model_server import ModelServer
 
 START_SECONDS = 300.0
-"""A server listens within this time, before its models are loaded. A busy node starts Python slowly."""
+"""The longest that a server takes until it listens, on a busy node that starts Python slowly.
+
+A server listens before it loads its models.
+"""
 
 STOP_SECONDS = 3_600.0
-"""The longest drain. --drain_seconds ends it earlier."""
+"""The longest wait for a server to stop. The flag --drain_seconds ends its drain earlier."""
 
-# The ports that a server may get. No other program takes them by chance, because outgoing connections use
-# ports from 32768 on, and Kubernetes' NodePorts begin at 30000.
+# The ports that a server may get. Other programs rarely have them, because the kernel gives outgoing
+# connections ports from 32768 on, and Kubernetes' NodePorts begin at 30000.
 _OWN_PORTS = range(20_000, 30_000)
 _ATTEMPT_COUNT = 100
 
@@ -38,10 +41,10 @@ def node_address() -> str:
 
 
 def port_flags(host: str, ports: Sequence[int]) -> dict[str, int]:
-    """The flags for gRPC's and HTTP's ports: these if they are free, or else others.
+    """The flags for the ports of gRPC and HTTP: `ports` if they are free, or else ports of _OWN_PORTS.
 
-    Other ports are never those that the kernel gives to outgoing connections, because such a connection
-    could keep the next launch from its port.
+    The kernel gives no port of _OWN_PORTS to an outgoing connection. Such a connection could keep the next
+    launch from getting the same port.
     """
     flags: dict[str, int] = {}
     for name, wanted in zip(("port", "rest_api_port"), ports, strict=True):
@@ -52,7 +55,7 @@ def port_flags(host: str, ports: Sequence[int]) -> dict[str, int]:
 
 
 def _free_port(host: str, taken: Collection[int]) -> int:
-    """A port that no process has; 0 if none of _ATTEMPT_COUNT ports is free."""
+    """Finds a port that is free and not in `taken`; 0 if none of _ATTEMPT_COUNT random ports is."""
     for port in random.sample(_OWN_PORTS, _ATTEMPT_COUNT):
         if port not in taken and _is_free(host, port):
             return port
@@ -60,12 +63,12 @@ def _free_port(host: str, taken: Collection[int]) -> int:
 
 
 def _is_free(host: str, port: int) -> bool:
-    # Another process may take the port before the server does. Then the launch fails, and the next one
-    # chooses again.
+    # Another process may take the port before the server does. Then this launch fails, and the next launch
+    # tries again.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Set because the server sets it too, so that a port counts as free although the kernel still
-        # remembers an earlier connection.
+        # The server sets this option too. With it, a port is free even if the kernel still remembers an
+        # earlier connection.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -75,12 +78,12 @@ def _is_free(host: str, port: int) -> bool:
 
 
 class ServerActor:
-    """One server of a fleet, a child of this process.
+    """Owns one server of a fleet, which is a child of the actor's process.
 
-    The kernel kills it when this process ends, so a server that hangs does not outlive its actor.
+    The kernel kills the server when this process ends, so a server that hangs does not outlive its actor.
 
-    Its admin listener is a UNIX socket, so the fleet reaches it through this actor alone. `drain` waits on
-    a thread of the actor, and the other methods answer meanwhile.
+    The server's admin listener is a UNIX socket, so the fleet reaches it only through this actor. `drain`
+    waits on one thread of the actor, and the other methods answer meanwhile.
     """
 
     def __init__(
@@ -88,10 +91,10 @@ class ServerActor:
     ) -> None:
         """Starts the server, on these ports for gRPC and HTTP if they are free.
 
-        Raises Unavailable, with the end of its log, if it does not listen.
+        Raises Unavailable, with the end of the server's log, if the server does not listen in time.
         """
         take_usual_priority()
-        # Ray limits the threads of its own workers. The server chooses its own.
+        # Ray sets this variable to limit the threads of its workers. It must not limit those of the server.
         os.environ.pop("OMP_NUM_THREADS", None)
         self._host = node_address()
         if log_path:
@@ -103,16 +106,16 @@ class ServerActor:
             stop_timeout_seconds=STOP_SECONDS,
             command=bound([sys.executable, "-m", "serving"]),
         )
-        # The server is bound to the thread that starts it, so that thread lives as long as the process.
+        # The kernel kills the server when the thread that started it ends. So that thread is kept.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="server-parent")
         self._starter.submit(self._server.start).result()
         self._client = member_client(self._server.admin_target)
         self._drain_lock = threading.Lock()
 
     def look(self) -> dict[str, Any]:
-        """The addresses for clients, the process, and its exit status."""
+        """The server's addresses for clients, its process id, its exit status and the path of its log."""
         url = ""
-        # Without HTTP the address is missing.
+        # A server without HTTP raises FailedPrecondition for its URL.
         with suppress(FailedPrecondition):
             url = self._server.url
         return {
@@ -136,12 +139,12 @@ class ServerActor:
         return self._client.grant(name, version, order, timeout_seconds=timeout_seconds)
 
     def drain(self) -> None:
-        """Stops the server as SIGTERM does, and returns when it has ended. Raises Unavailable.
+        """Drains and stops the server, as SIGTERM does, and returns when it has ended. Raises Unavailable.
 
-        Returns at once if it drains already.
+        Returns at once if the server drains already.
         """
-        # Each coordinator asks for the drain anew. Only the first call waits, because each call takes one
-        # of the actor's threads.
+        # Each new coordinator calls this again. Only the first call waits, because each call that waits takes
+        # one of the actor's few threads.
         if self._drain_lock.acquire(blocking=False):
             try:
                 self._server.stop()

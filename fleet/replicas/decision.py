@@ -2,13 +2,14 @@
 
 The promises, as long as a model is configured:
 
-- A replica that is not to come back leaves only if enough others are ready: as many as the configuration
-  asks for.
-- A replica restarts only while all others of its model are ready, unless it was never ready itself. At most
-  one replica of the fleet restarts at a time.
-- No replica leaves while a version of its model is on its way, so that a wave is not judged by restarts.
+- A replica leaves for good only if as many other replicas of its model are ready as the configuration asks
+  for.
+- A replica restarts only while all other replicas of its model are ready, unless it was never ready itself.
+  At most one replica of the fleet restarts at a time.
+- No replica leaves while a version of its model is on its way, because a wave must not be judged by servers
+  that restart.
 
-If a node drains, its deadline overrides the first and the last of these promises.
+If a node drains and its deadline is near, the first and the last of these promises do not hold there.
 """
 
 from collections import Counter
@@ -32,47 +33,53 @@ from serving.base.clock import NS_PER_SECOND
 BACKOFF_SECONDS_MAX = 60.0
 """The longest pause before a replica that ends again and again is launched once more.
 
-A replica that has been ready for this time has no failures any more.
+A replica that has been ready for this time counts as one that has never failed.
 """
 
 SILENT_SECONDS_MAX = 180.0
-"""A server that has started and does not report for this time hangs."""
+"""A server that has started and does not report for this time hangs, and is given up."""
 
 START_SECONDS_MAX = 420.0
-"""A launch that has not started in this time is given up: Ray finds no room for it, or its node hangs.
+"""A launch that has not started in this time is given up: Ray has no room for it, or its node hangs.
 
-The actor of a server ends by itself after 300 s, and Ray may need a while to start the actor.
+Ray may take a while to start the actor of the server. The actor waits 300 s for the server, and then ends.
 """
 
 STOP_MARGIN_SECONDS = 60.0
-"""A server ends at most this long after its drain's time, because it also frees its versions."""
+"""A server that has not ended this long after `drain_seconds` is given up.
+
+It needs time after its drain, because it also frees its versions.
+"""
 
 DEADLINE_MARGIN_SECONDS = 20.0
-"""A server that leaves a node ends this long before the node's deadline.
+"""A server on a draining node is to end this long before the node's deadline.
 
-Beside its requests it waits up to 7 s for its coordinator and for readers, and it frees its versions.
+After its requests it waits up to 7 s for its coordinator and for readers, and it frees its versions.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaDecision:
-    """The state after a step, which must be written before one of the actions is done.
+    """The next state, and the actions. The caller writes `state` before it does the first action.
 
-    `starts` are launched, `stops` drain and end, and `ends` are launches that have ended, are lost or hang:
-    whatever is left of them is removed. Each start and end is in one decision only; stops are repeated at
-    each step until they are done. `missing` are the replicas without room, by model.
+    Each start and each end is in one decision only. Each stop is in every decision until it is done.
     """
 
     state: ReplicaState
+    # The replicas to launch.
     starts: tuple[Replica, ...] = ()
+    # The replicas to drain and stop.
     stops: tuple[Replica, ...] = ()
+    # Launches that have ended, are lost or hang. The caller removes whatever is left of them.
     ends: tuple[Replica, ...] = ()
+    # By model, the number of replicas for which no node has room.
     missing: Mapping[str, int] = field(default_factory=dict)
+    # The waits that go on. The next decision takes them over (`ReplicaInputs`).
     since_ns: Mapping[tuple[int, str], int] = field(default_factory=dict)
 
 
 def decide_replicas(state: ReplicaState, inputs: ReplicaInputs) -> ReplicaDecision:
-    """Decides which servers start, stop and are given up, and the next state."""
+    """Decides the next state, and which servers start, stop and are given up."""
     ended = _without_ended(ReplicaStep(inputs=inputs, state=_with_ports(state, inputs)))
     matched = _matched(ended)
     step = _with_leaving(matched.step, matched.surplus)
@@ -82,12 +89,12 @@ def decide_replicas(state: ReplicaState, inputs: ReplicaInputs) -> ReplicaDecisi
 
 
 def _with_ports(state: ReplicaState, inputs: ReplicaInputs) -> ReplicaState:
-    """Keeps the ports of all replicas, except those of models that the fleet has no more."""
+    """Notes the first ports of each replica, and drops ports of models that the fleet no longer has."""
     seen = {name: row.ports for name, row in inputs.sightings.items() if any(row.ports)}
-    # The first ports stay, because a launch gets other ports only if a process happens to have one of
-    # them.
+    # A replica's first ports stay noted even if it has other ports now. It has them only because some process
+    # took one of the first ports.
     ports: Mapping[str, Ports] = {**seen, **state.ports}
-    # A fleet without models was stopped, and will start again with the same ports.
+    # A fleet without models was stopped, and is to start again with the same ports.
     if inputs.models:
         models = inputs.models
         ports = {name: row for name, row in ports.items() if name.rpartition("-")[0] in models}
@@ -101,8 +108,9 @@ def _with_ports(state: ReplicaState, inputs: ReplicaInputs) -> ReplicaState:
 class _Ended:
     """A step without the replicas that have ended for good.
 
-    `to_relaunch` are the names of those that are launched again if they have a place. The next launches of
-    their models take over the names of `lost`, which were lost with their nodes.
+    `to_relaunch` has the names of replicas that have ended and are launched again if they have a place.
+    `lost` are replicas that were lost with their nodes. The next new replicas of their models take over
+    their names.
     """
 
     step: ReplicaStep
@@ -111,7 +119,7 @@ class _Ended:
 
 
 def _without_ended(step: ReplicaStep) -> _Ended:
-    """Forgets replicas that have ended and do not come back, and those that lose their nodes."""
+    """Removes replicas that have ended and do not come back, and replicas that have lost their nodes."""
     step = _with_waits_for_launches(step)
     hanging = _hanging(step)
     to_relaunch: set[str] = set()
@@ -130,13 +138,12 @@ def _without_ended(step: ReplicaStep) -> _Ended:
             continue
         step = step.ended(row)
         if comes_back:
-            # Its room is free at once, and another replica may take it.
             lost.append(row)
     return _Ended(step=step, to_relaunch=frozenset(to_relaunch), lost=tuple(lost))
 
 
 def _with_waits_for_launches(step: ReplicaStep) -> ReplicaStep:
-    """Notes which launches have yet to end, to start or to report."""
+    """Notes since when each launch has not ended, started or reported although it should."""
     for row in step.rows:
         if row.phase == STOPPING:
             step = step.with_wait(row, STOPPING)
@@ -150,7 +157,7 @@ def _silence(step: ReplicaStep, row: Replica) -> str:
 
 
 def _hanging(step: ReplicaStep) -> set[str]:
-    """The launches that are given up because they neither answer nor end."""
+    """The names of replicas whose launches are given up, because they neither answer nor end."""
     names = {
         row.name
         for row in step.rows
@@ -160,21 +167,21 @@ def _hanging(step: ReplicaStep) -> set[str]:
     up = [row for row in step.rows if row.phase == UP and not step.sighting(row).is_gone]
     silent = {row.name for row in up if _is_silent(step, row)}
     if not any(step.sighting(row).answers for row in step.rows):
-        # No launch answers, so perhaps the coordinator is cut off while all of them serve. Only one is
-        # given up at first, because its next launch shows if that is so.
+        # No launch answers, so perhaps all launches serve and only the coordinator is cut off. So only one
+        # replica is given up at first: its next launch shows if the coordinator is cut off.
         silent &= {row.name for row in sorted(up, key=replica_order)[:1]}
     return names | silent
 
 
 def _is_silent(step: ReplicaStep, row: Replica) -> bool:
-    """True once an UP launch has neither answered nor started for too long."""
+    """True if a launch that should run has not started in time, or has not answered for too long."""
     sighting = step.sighting(row)
     seconds = SILENT_SECONDS_MAX if sighting.has_started else START_SECONDS_MAX
     return not sighting.answers and step.has_waited(row, _silence(step, row), seconds)
 
 
 def _with_ready(step: ReplicaStep, row: Replica) -> ReplicaStep:
-    """Notes that a replica is ready, and forgets its failures once it has been so for long enough."""
+    """Notes that a replica is ready. Forgets its failures once it has been ready for BACKOFF_SECONDS_MAX."""
     failure_count = row.failure_count
     if failure_count:
         step = step.with_wait(row, "ready")
@@ -188,7 +195,7 @@ def _with_ready(step: ReplicaStep, row: Replica) -> ReplicaStep:
 
 @dataclass(frozen=True, kw_only=True)
 class _Matched:
-    """A step after its launches. `staying` are the replicas that keep their places, `surplus` have none."""
+    """A step after its launches. `staying` are the replicas with a place, `surplus` those without one."""
 
     step: ReplicaStep
     staying: Sequence[Replica]
@@ -196,13 +203,13 @@ class _Matched:
 
 
 def _matched(ended: _Ended) -> _Matched:
-    """Divides the replicas into those that stay and those in surplus, and launches what is missing."""
+    """Divides the replicas into staying and surplus ones, and launches the replicas that are missing."""
     step, inputs = ended.step, ended.step.inputs
     chosen, missing = placed(inputs.wanted, inputs.rooms, step.rows)
     step = replace(step, missing=missing)
     free = {model: Counter(nodes) for model, nodes in chosen.items()}
     staying, surplus = [], []
-    # The replicas with the lowest names stay.
+    # If a node has too many replicas of a model, those with the lowest names stay.
     for row in sorted(step.rows, key=replica_order):
         if row.phase != UP and not row.comes_back:
             continue
@@ -226,7 +233,7 @@ def _matched(ended: _Ended) -> _Matched:
 
 
 def _launched_again(step: ReplicaStep, row: Replica) -> ReplicaStep:
-    """Launches a replica whose launch has ended, once it is due."""
+    """Launches a replica whose launch has ended again, once the pause after its failures is over."""
     if row.phase == UP:
         step = step.with_wait(row, "gone")
         if not step.has_waited(row, "gone", _backoff_seconds(row)):
@@ -239,7 +246,7 @@ def _launched_again(step: ReplicaStep, row: Replica) -> ReplicaStep:
 def _with_new(
     step: ReplicaStep, free: Mapping[str, Counter[str]], lost: Sequence[Replica]
 ) -> ReplicaStep:
-    """Launches a replica in each place that is free, and counts the places that lack the memory now."""
+    """Launches a replica in each free place, and counts the places whose nodes lack the memory now."""
     missing = Counter(step.missing)
     for name, nodes in free.items():
         model = step.inputs.models[name]
@@ -262,7 +269,7 @@ def _free_name(step: ReplicaStep, model: str) -> str:
 
 
 def _backoff_seconds(row: Replica) -> float:
-    """The pause before a replica that has ended is launched again: none at first, then 2 s, 4 s …"""
+    """The pause before a replica that has ended is launched again: 0 s at first, then 2 s, 4 s and so on."""
     if row.failure_count == 0:
         return 0.0
     return min(BACKOFF_SECONDS_MAX, 2.0 ** min(row.failure_count, 10))
@@ -272,15 +279,15 @@ def _backoff_seconds(row: Replica) -> float:
 
 
 def _with_leaving(step: ReplicaStep, surplus: Sequence[Replica]) -> ReplicaStep:
-    """Lets the replicas in surplus leave, if the others can answer for them.
+    """Lets surplus replicas leave, if enough other replicas of their models are ready.
 
-    Replicas whose node ends soon leave first, so that the others do not count on them.
+    Replicas on a node that ends soon leave first, so that they do not count as ready for the others.
     """
     ending = [row for row in surplus if _is_deadline_near(step.inputs, row)]
     others = [row for row in reversed(surplus) if row not in ending]
     for row in (*ending, *others):
         if _may_leave(step, row):
-            # A replica that was about to restart now leaves for good.
+            # A replica that is leaving only to restart does not come back now.
             phase = LEAVING if row.phase == UP else row.phase
             step = step.with_row(replace(row, phase=phase, comes_back=False))
     return step
@@ -301,7 +308,8 @@ def _may_leave(step: ReplicaStep, row: Replica) -> bool:
     wanted_count = replicas_needed(model.need, usable) if usable else model.need.replica_count
     if ready_count >= wanted_count:
         return True
-    # No client has its address, and its place is on another node now.
+    # A replica that was never ready may leave, because no client has its address. But it stays if its model
+    # lacks a place elsewhere.
     return not row.was_ready and not step.missing.get(row.model, 0)
 
 
@@ -312,7 +320,7 @@ def _is_deadline_near(inputs: ReplicaInputs, row: Replica) -> bool:
 
 
 def _with_restart(step: ReplicaStep, staying: Sequence[Replica]) -> ReplicaStep:
-    """Lets one of the replicas that are to restart leave, if no other replica is away."""
+    """Lets one replica that is to restart leave, if no other replica of the fleet is leaving or stopping."""
     restarts = step.state.restarts & step.state.replicas.keys()
     step = replace(step, state=replace(step.state, restarts=restarts))
     if any(row.phase != UP for row in step.rows):
@@ -328,7 +336,7 @@ def _may_restart(step: ReplicaStep, row: Replica, staying: Sequence[Replica]) ->
     if row.model in step.inputs.swapping:
         return False
     if not row.was_ready:
-        # Otherwise flags with which no server becomes ready could not be changed.
+        # If such a replica waited for others, nobody could correct flags with which no server gets ready.
         return True
     return all(
         step.is_ready(other)
@@ -338,7 +346,7 @@ def _may_restart(step: ReplicaStep, row: Replica, staying: Sequence[Replica]) ->
 
 
 def _with_stops(step: ReplicaStep) -> ReplicaStep:
-    """Stops the replicas that clients have had the time to leave."""
+    """Stops each replica that has been leaving for `leave_seconds`, the time that clients need to go."""
     for row in [*step.rows]:
         if row.phase == LEAVING:
             step = step.with_wait(row, LEAVING)

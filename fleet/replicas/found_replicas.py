@@ -1,4 +1,4 @@
-"""The replicas of a fleet whose stored state is lost. Pure."""
+"""Finds the replicas of a fleet whose stored state is lost, from the launches that run. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from fleet.replicas.replicas import Replica, ReplicaState, WantedModel
 
 @dataclass(frozen=True, slots=True)
 class FoundLaunch:
-    """A launch that the cluster says there is. `node` is "" if it does not run."""
+    """A launch that the cluster knows. `node` is the node on which it runs; "" if it does not run."""
 
     name: str
     launch: int
@@ -16,10 +16,10 @@ class FoundLaunch:
 
 
 def found_state(found: Iterable[FoundLaunch], wanted: Iterable[WantedModel]) -> ReplicaState:
-    """The state of a fleet whose stored one is lost, from the launches that the cluster knows.
+    """The state of a fleet from the launches that the cluster knows, because the stored state is lost.
 
-    The latest launch of each replica that runs is taken over. It counts as ready, so that clients keep it
-    and it restarts only while the others are ready. Its flags are not known, so it restarts.
+    Takes over the latest launch of each replica that runs. The replica counts as one that was ready, so
+    that clients keep its address. It is restarted once the others are ready, because its flags are unknown.
     """
     rows = sorted(found, key=lambda row: row.launch)
     models = {model.name: model for model in wanted}

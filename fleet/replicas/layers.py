@@ -1,4 +1,4 @@
-"""Places replicas on nodes in layers, by the memory that the nodes have left. Pure."""
+"""Places replicas on nodes in layers, by the memory that each node has left. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,11 +11,12 @@ from fleet.replicas.replicas import UP, Replica, WantedModel
 def placed(
     wanted: Sequence[WantedModel], rooms: Sequence[ServerRoom], replicas: Iterable[Replica]
 ) -> tuple[dict[str, Counter[str]], dict[str, int]]:
-    """Places replicas: how many of each model each node should have, and which have no room.
+    """The number of replicas that each node should have, by model, and the number without room, by model.
 
-    A placement has one replica of a model on a node. More replicas than nodes make further *layers*, so the
-    replicas of a model are spread evenly. Replicas that leave, or should leave, take no room here, so that
-    no other replica is moved because of them. A launch in their room waits for their end.
+    `place` puts at most one replica of a model on a node. If a model has more replicas than there are nodes,
+    the rest are placed in further *layers*, so that replicas are spread evenly. Replicas that leave, or should
+    leave, take no room here, because no other replica should move for their sake. A launch in their room
+    waits until they have ended.
     """
     rows = [*replicas]
     taken = taken_bytes_by_node(rows)
@@ -57,7 +58,7 @@ def _layers(need: ModelNeed, usable: Sequence[ServerRoom]) -> list[ModelNeed]:
         layers.append(
             replace(
                 need,
-                # A model's name has no line break, so no other model has the layer's name.
+                # A model's name has no line break, so no model has the same name as a layer.
                 name=f"{need.name}\n{len(layers)}",
                 replica_count=size,
                 requests_per_second=need.requests_per_second * size / count,
@@ -68,8 +69,9 @@ def _layers(need: ModelNeed, usable: Sequence[ServerRoom]) -> list[ModelNeed]:
 
 
 def usable_bytes(room: ServerRoom, taken_bytes: int) -> int:
-    """The memory that replicas may have on a node in all: everything that other jobs have not reserved.
-    Present replicas have `taken_bytes` of it.
+    """The memory that all replicas of a node may have together: all that other jobs have not reserved.
+
+    The present replicas have `taken_bytes` of it.
     """
     if room.free_bytes is None:
         return room.memory_bytes
@@ -77,7 +79,7 @@ def usable_bytes(room: ServerRoom, taken_bytes: int) -> int:
 
 
 def most_left_bytes(rooms: Iterable[ServerRoom], rows: Iterable[Replica]) -> int:
-    """The most memory that any node has left for one further replica."""
+    """The memory that the node with the most room has left for one further replica."""
     taken = taken_bytes_by_node(rows)
     return max(
         (usable_bytes(room, taken[room.name]) - taken[room.name] for room in rooms), default=0
@@ -85,7 +87,7 @@ def most_left_bytes(rooms: Iterable[ServerRoom], rows: Iterable[Replica]) -> int
 
 
 def taken_bytes_by_node(rows: Iterable[Replica]) -> Counter[str]:
-    """The memory that replicas take, by node."""
+    """The memory that the replicas of each node take, by node."""
     taken: Counter[str] = Counter()
     for row in rows:
         taken[row.node] += row.room_bytes

@@ -1,22 +1,22 @@
 """Places models on servers by memory and load. Pure.
 
-A model gets one replica or more, each on another server. A server holds two versions of a model while it
-swaps, so each replica takes the memory of two.
+A model gets one replica or more, each on another server. Each replica takes the memory of two versions,
+because a server holds two versions of a model while it swaps.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 SWAP_VERSION_COUNT = 2
-"""The versions that are in memory at the peak of a swap, by the default policy."""
+"""The number of versions in memory at the peak of a swap, with the default policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelNeed:
     """A model to place: the memory of one version, its requests per second, and its replicas.
 
-    `replica_count` is the least number of servers; the load may need more. `process_bytes` is the memory of
-    a server process itself, if each replica has one of its own.
+    `replica_count` is the least number of replicas; the requests may need more. `process_bytes` is the
+    memory of a server process itself, if each replica has its own process; otherwise 0.
     """
 
     name: str
@@ -33,10 +33,10 @@ class ModelNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRoom:
-    """A server or a node: its memory for models, and the requests per second that it may be given.
+    """A server or a node: its memory for models, and the most requests per second that it may get.
 
-    `free_bytes` is the memory that nothing has reserved, if that is known. A node that drains is
-    gone at `drain_deadline_ns` (wall time), if that is not 0.
+    `free_bytes` is the memory that nothing has reserved; None if that is not known. A node that drains ends
+    at `drain_deadline_ns` (wall time); 0 if it has no deadline.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ServerRoom:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """The servers of each model, and the number of replicas without room, by model."""
+    """The servers that each model gets, and the number of its replicas for which no server has room, by model."""
 
     servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Placement:
 
 @dataclass
 class _Room:
-    """A server while models are placed on it."""
+    """The room that a server has left while models are placed on it."""
 
     server: ServerRoom
     free_bytes: int
@@ -72,8 +72,8 @@ class _Room:
 
 
 def replicas_needed(need: ModelNeed, rooms: Sequence[ServerRoom]) -> int:
-    """The number of replicas that a model must have, so that none gets more load than the largest server
-    takes.
+    """The number of replicas that a model needs: enough that none gets more requests than the largest server
+    may get.
     """
     largest = max((room.requests_per_second for room in rooms), default=0.0)
     if need.requests_per_second <= 0 or largest == float("inf"):
@@ -90,9 +90,9 @@ def place(
 ) -> Placement:
     """Places the models, and moves as few as it can.
 
-    `present` are the servers of each model now. A replica keeps its server while that is there,
-    does not drain and has the room. Larger models are placed first, each on the server with the most
-    free memory; among equal ones the first by name. So the same values give the same placement.
+    `present` has the servers that each model has now. A replica keeps its server if the server is there, does
+    not drain and has the room. Larger models are placed first, each on the server with the most free memory,
+    and among equal servers on the first by name. So the same values give the same placement.
     """
     usable = {
         room.name: _Room(room, room.memory_bytes, room.requests_per_second)

@@ -19,7 +19,7 @@ def replica_problems(
 ) -> list[str]:
     """A text for each model that has replicas without room, and for each server that does not start.
 
-    `ready` are the names of servers that serve, `reasons` why the last launch of each has ended.
+    `ready` has the names of the servers that serve. `reasons` has, by server, why its last launch ended.
     """
     rows = decision.state.replicas
     needs = {model.name: model for model in wanted}

@@ -1,4 +1,4 @@
-"""One decision on the replicas of a fleet while it is made: a value that each stage replaces. Pure."""
+"""A decision on the replicas of a fleet while it is made: each stage makes the value of the next. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,19 +21,20 @@ _NOT_SEEN = ReplicaSighting()
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaInputs:
-    """Everything that a decision reads besides the state.
-
-    `sightings` has the last look at each replica's present launch. `swapping` are the models with a version
-    on its way. `since_ns` is that of the last decision. `wall_ns` is for the deadlines of nodes.
-    """
+    """Everything that a decision reads besides the state."""
 
     wanted: Sequence[WantedModel]
+    # The nodes of the cluster.
     rooms: Sequence[ServerRoom]
+    # By replica, the last look at its present launch.
     sightings: Mapping[str, ReplicaSighting] = field(default_factory=dict)
+    # The models of which a version is on its way through the fleet.
     swapping: Collection[str] = ()
+    # The waits of the last decision (`ReplicaStep.since_ns`).
     since_ns: Mapping[tuple[int, str], int] = field(default_factory=dict)
     leave_seconds: float = 5.0
     now_ns: int = 0
+    # The deadlines of nodes are compared with this time.
     wall_ns: int = 0
 
     @cached_property
@@ -49,14 +50,14 @@ class ReplicaInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaStep:
-    """The next state and the actions, as far as they are decided."""
+    """The next state and the actions, as far as the stages before have decided them."""
 
     inputs: ReplicaInputs
     state: ReplicaState
     starts: tuple[Replica, ...] = ()
     ends: tuple[Replica, ...] = ()
     missing: Mapping[str, int] = field(default_factory=dict)
-    # The waits that go on, as launch and reason, and the time since when.
+    # By launch and reason, the time since which that launch has waited for that reason.
     since_ns: Mapping[tuple[int, str], int] = field(default_factory=dict)
 
     @property
@@ -67,15 +68,17 @@ class ReplicaStep:
         return self.inputs.sightings.get(row.name, _NOT_SEEN)
 
     def is_ready(self, row: Replica) -> bool:
-        """True if a replica serves and goes on serving.
+        """True if a replica serves, and this decision lets it serve on.
 
-        A replica that was launched in this decision does not count, because the last look was at its old
-        launch.
+        False for a replica that this decision launches, because the last look was at its launch before.
         """
         return row.phase == UP and row not in self.starts and self.sighting(row).is_ready
 
     def has_room(self, model: WantedModel, node: str, instead: str = "") -> bool:
-        """True if a launch fits beside all other replicas of a node, or beside all but one of them."""
+        """True if a launch of a model fits on a node beside the node's replicas.
+
+        The replica with the name `instead` does not count, because the launch takes its room.
+        """
         taken_bytes = taken_bytes_by_node(self.rows)[node]
         others_bytes = taken_bytes_by_node(row for row in self.rows if row.name != instead)[node]
         left_bytes = usable_bytes(self.inputs.nodes[node], taken_bytes) - others_bytes
@@ -86,7 +89,7 @@ class ReplicaStep:
         return self.inputs.now_ns - self._since_ns(row, reason) >= seconds * NS_PER_SECOND
 
     def with_wait(self, row: Replica, reason: str) -> "ReplicaStep":
-        """Notes that `row` waits for `reason`. A wait that is not noted in each decision begins anew."""
+        """Notes that `row` waits for `reason`. A wait that one decision does not note begins anew."""
         since_ns = {**self.since_ns, (row.launch, reason): self._since_ns(row, reason)}
         return replace(self, since_ns=since_ns)
 
@@ -105,7 +108,7 @@ class ReplicaStep:
     def launched(
         self, name: str, model: WantedModel, node: str, failure_count: int = 0
     ) -> "ReplicaStep":
-        """Launches a replica, the first time or again."""
+        """Launches a replica, for the first time or again."""
         state = self.state
         row = Replica(
             name=name,

@@ -1,12 +1,12 @@
-"""The servers that a coordinator starts on the nodes of a cluster: values.
+"""The servers that a coordinator starts on the nodes of a cluster, as values.
 
-A *replica* is a server of one model on one node. It is started with a *launch*, a number that no other
-start has, so that two processes of one replica are never taken for each other. Its life:
+A *replica* is a server of one model on one node. Each start of its process is a *launch* with a number of its
+own, so that a new process is never taken for the one before. The phases of a replica:
 
-UP: it is to run. If its process ends, it is launched again, on its node or on another one if its node is
-    gone.
-LEAVING: the registry and HAProxy send clients elsewhere; it still answers.
-STOPPING: it drains, and ends.
+UP: the replica should run. If its process ends, it is launched again: on its node, or on another node if its
+    own is gone.
+LEAVING: the replica still answers, but the registry and HAProxy send clients to other servers.
+STOPPING: the replica drains, and then its process ends.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from fleet.replicas.placement import ModelNeed
 UP, LEAVING, STOPPING = "up", "leaving", "stopping"
 
 Ports = tuple[int, int]
-"""The ports for gRPC and HTTP; 0: not known, or no HTTP."""
+"""The port for gRPC and the port for HTTP. 0 if a port is not known, or if the server has no HTTP."""
 
 NO_PORTS: Ports = (0, 0)
 
@@ -26,9 +26,9 @@ NO_PORTS: Ports = (0, 0)
 class WantedModel:
     """A model that the fleet should serve.
 
-    Replicas that were started with another `spec` are restarted one by one.
-
-    `drain_seconds` is the longest time that a server waits for its requests when it stops.
+    `spec` is a text of all flags and directories of its servers. Replicas that were started with another
+    `spec` are restarted one by one. `drain_seconds` is the longest time that a server waits for its requests
+    when it stops.
     """
 
     need: ModelNeed
@@ -42,49 +42,49 @@ class WantedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A server that the coordinator has decided on. Part of the state."""
+    """A server that the coordinator has decided to run. Part of the state."""
 
     name: str
     model: str
     node: str
     launch: int
     spec: str = ""
-    # The memory of its node that it takes.
+    # The memory that the replica takes on its node.
     room_bytes: int = 0
     phase: str = UP
-    # True if it is launched again once it has stopped.
+    # True if the replica leaves only to restart, so it is launched again once it has stopped.
     comes_back: bool = False
-    # The launches that ended by themselves since it was last ready for BACKOFF_SECONDS_MAX.
+    # The number of launches that ended by themselves since the replica was ready for BACKOFF_SECONDS_MAX.
     failure_count: int = 0
-    # This launch has been ready once: clients may have its address.
+    # True if this launch was ready at some time, so that clients may have its address.
     was_ready: bool = False
     drain_seconds: float = 20.0
-    # The ports that it takes, if they are free.
+    # The ports that the launch takes if they are free.
     ports: Ports = NO_PORTS
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSighting:
-    """The last look at a launch.
+    """The last look at a launch."""
 
-    If it `has_started`, it listens on its `ports`; if it `answers`, it has reported lately; and if it
-    `is_ready`, it also serves its model.
-    """
-
+    # True if its process or its actor has ended.
     is_gone: bool = False
+    # True if it listens on its `ports`.
     has_started: bool = False
+    # True if it has reported lately.
     answers: bool = False
+    # True if it serves its model.
     is_ready: bool = False
     ports: Ports = NO_PORTS
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaState:
-    """The decisions that outlive the coordinator.
+    """The decisions on replicas that must outlive the coordinator.
 
-    `restarts` are replicas that an operator has asked to restart. `ports` are the first ports of each
-    replica, by its name. They stay after it has ended, because clients with a list of addresses look for
-    its next launch there.
+    `launch_count` is the number of the last launch. `restarts` has the names of replicas that an operator
+    has asked to restart. `ports` has, by replica, its first ports. They are kept after the replica has
+    ended, because clients with a fixed list of addresses expect its next launch there.
     """
 
     launch_count: int = 0
@@ -94,11 +94,11 @@ class ReplicaState:
 
 
 def with_restarts(state: ReplicaState, model: str) -> ReplicaState:
-    """Marks each replica of a model for a restart; "": of all models."""
+    """Marks each replica of a model for a restart; if `model` is "", each replica of the fleet."""
     names = {row.name for row in state.replicas.values() if model in ("", row.model)}
     return replace(state, restarts=state.restarts | names)
 
 
 def replica_order(row: Replica) -> tuple[str, int, str]:
-    """The key that sorts the tenth replica of a model after the ninth."""
+    """The key by which replicas are sorted: model by model, and the tenth replica after the ninth."""
     return (row.model, len(row.name), row.name)

@@ -1,4 +1,4 @@
-"""The replicas of a fleet as JSON text, which outlives the coordinator."""
+"""Writes the state of a fleet's replicas as JSON, and reads it."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def replica_state_from_json(text: str) -> ReplicaState:
     try:
         document: Mapping[str, Any] = json.loads(text)
         rows = [_replica(row) for row in document["replicas"]]
-        # The state of an earlier release has no ports.
+        # States that an earlier release has written have no ports.
         ports = {name: _ports(row) for name, row in document.get("ports", {}).items()}
         return ReplicaState(
             launch_count=int(document["launch_count"]),

@@ -1,8 +1,4 @@
-"""The changes between two states of a fleet that people want to see, in the log and in the engine's own
-tools.
-
-Pure.
-"""
+"""Lists what has changed between two states of a fleet, for the log and for the engine's own tools. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +9,7 @@ from fleet.rollout.state import FleetRollout, FleetState, ModelState
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A change of one model. `event` and `values` are those of the log."""
+    """A change of one model: the event and the values that the coordinator logs for it."""
 
     event: str
     model: str
@@ -22,7 +18,7 @@ class Change:
 
 
 def changes(before: FleetState, after: FleetState) -> list[Change]:
-    """The changes in the order in which the decision takes them."""
+    """The changes, model by model: verdicts and blocks first, then servers, the wave and the stable version."""
     if before is after:
         return []
     return [
@@ -56,7 +52,8 @@ def _changes_of(name: str, before: ModelState, after: ModelState) -> Iterator[Ch
             values = {"version": new.version, "server": server}
             yield Change(event="fleet_setback", model=name, values=values, is_warning=True)
         for server in sorted(new.warned.keys() - known.warned.keys()):
-            values = {"version": new.version, "server": server, "reason": new.warned[server]}
+            reason = new.warned[server].reason
+            values = {"version": new.version, "server": server, "reason": reason}
             yield Change(event="fleet_gate_warned", model=name, values=values, is_warning=True)
     if new is not None and (
         old is None or (old.version, old.wave_index) != (new.version, new.wave_index)

@@ -22,10 +22,7 @@ class Baseline:
     figures: VersionFigures
 
     def since(self, figures: VersionFigures) -> VersionFigures:
-        """The requests since the comparison began.
-
-        If the version was loaded after that, all its requests.
-        """
+        """The requests since the comparison began; all requests if the version was loaded after that."""
         is_same = figures.is_continued_from(self.figures)
         return figures.since(self.figures) if is_same else figures
 
@@ -35,26 +32,27 @@ NO_BASELINE = Baseline(0, NO_REQUESTS)
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The requests of the two versions in one wave, each server's since its baseline.
+    """Compares the requests of the two versions in one wave. Each server's requests count from its baseline.
 
-    Baselines are taken when the first member serves, and again when other controls take the place of
-    controls that are gone. A value: another look makes another object.
+    The baselines are taken when the first member serves the new version, and again if controls are gone and
+    other servers take their place. This is a value: each look at the fleet makes another object.
     """
 
-    # The wave that is compared; None before the first look.
+    # The wave whose requests are compared; None before the first look.
     wave: WaveId | None = None
-    # The baselines of the new version; None before the first member serves. In the last wave these are the
-    # servers that had the version when the wave began.
+    # By server, the baseline of the new version; None before the first member serves it. In the last wave it
+    # lists the servers that already had the new version when the wave began.
     members: Mapping[str, Baseline] | None = None
-    # The baselines of the stable version, on the servers to compare with.
+    # By server, the baseline of the stable version on each control.
     controls: Mapping[str, Baseline] = field(default_factory=dict)
-    # In the last wave, the latest counts of the controls: most of them swap during the wave.
+    # In the last wave, each control's latest counts. They are kept because most controls swap during that
+    # wave, and a server that has swapped reports the stable version no more.
     seen: Mapping[str, VersionFigures] = field(default_factory=dict)
-    # True if this coordinator has seen no earlier wave of the rollout.
+    # True if this coordinator has seen no earlier wave of the rollout, because it took over in this wave.
     is_first_seen: bool = False
-    # Since when as many members serve as the wave needs; None while too few do.
+    # The time since which enough members serve the new version to fill the wave; None while too few do.
     full_since_ns: int | None = None
-    # The reason why the versions are compared once more in this wave; "" if they are not.
+    # The reason why the wave compares the two versions a second time; "" if it compares them once.
     doubt: str = ""
 
     @property
@@ -71,11 +69,11 @@ class Comparison:
         return replace(looked, full_since_ns=since_ns if trial.is_full else None)
 
     def doubted(self, trial: Trial, verdict: GateVerdict) -> "Comparison":
-        """Begins the comparison of a wave that was slow again, on other requests."""
+        """Begins the comparison anew on later requests, because a verdict found the new version too slow."""
         return replace(self, members=None, controls={}, doubt=verdict.reason).after(trial)
 
     def has_held(self, trial: Trial) -> bool:
-        """True if a full wave has lasted as long as a judgement. A first version need not wait."""
+        """True if the wave has been full for `judged_seconds`, or is full and has no stable version beside it."""
         if self.full_since_ns is None:
             return False
         waited_ns = trial.now_ns - self.full_since_ns
@@ -83,7 +81,7 @@ class Comparison:
         return trial.stable is None or waited_ns >= judged_ns
 
     def lacks_controls_left(self, trial: Trial) -> bool:
-        """True if servers have the stable version or load it, and yet no server can be compared with now."""
+        """True if servers serve or load the stable version, but no control can be compared with now."""
         stable = trial.stable
         if stable is None or any(self.controls_left(trial)):
             return False
@@ -95,16 +93,15 @@ class Comparison:
         )
 
     def may_go_on(self, trial: Trial) -> bool:
-        """True if a server that answers with the stable version may still get further requests."""
+        """True if a control still answers with the stable version, so that its requests may yet grow."""
         return any(
             trial.view.answers_with(name, trial.stable) for name, _ in self.controls_left(trial)
         )
 
     def figures(self, trial: Trial) -> tuple[VersionFigures, VersionFigures]:
-        """The requests of the new version on its members, and of the old version on other servers, since
-        both are watched.
+        """The requests since the baselines: of the new version on members, and of the old one on controls.
 
-        A server whose counts have begun again is left out.
+        Leaves out a control that was loaded again, because its counts began again at 0.
         """
         members, version = self.members or {}, trial.version
         new = total(
@@ -115,7 +112,7 @@ class Comparison:
         return new, total(figures.since(self.controls[name].figures) for name, figures in left)
 
     def counts_of_last_wave(self, trial: Trial) -> tuple[VersionFigures, VersionFigures]:
-        """The requests of the new and of the old version in the last wave, without latencies."""
+        """The requests of the new version and of the old version in the last wave, without latencies."""
         members, version = self.members or {}, trial.version
         new = total(
             members.get(name, NO_BASELINE).since(_counts_of(trial.view, name, version))
@@ -126,10 +123,10 @@ class Comparison:
         )
 
     def judgement(self, trial: Trial) -> Judgement | None:
-        """The judgement of a wave by its requests; None while it needs more of them.
+        """Judges the wave by its requests; None while more requests are needed.
 
-        The rule is that of a canary on one server. A version that has a predecessor passes only beside that
-        predecessor: by its requests, or after the time of a judgement if the predecessor had no requests.
+        The rule is that of a canary on one server. A version with a predecessor passes only if controls can
+        still be compared with. If these controls get no requests, it passes after `judged_seconds`.
         """
         if self.members is None or self.lacks_controls_left(trial):
             return None
@@ -151,7 +148,7 @@ class Comparison:
         return None if judgement is None else _of_wave(judgement, gate, new, old)
 
     def _in_wave(self, trial: Trial) -> "Comparison":
-        """Takes the baselines once a member serves, and again if too few controls are left."""
+        """Takes the baselines when the first member serves, and again if too few controls are left."""
         serving = trial.serving_members
         if not serving or not (self.members is None or self._lacks_controls(trial)):
             return self
@@ -180,15 +177,17 @@ class Comparison:
     def _last_wave_begun(self, trial: Trial) -> "Comparison":
         """Takes the baselines of the last wave.
 
-        A coordinator that takes over in this wave counts the requests of both versions since they were
-        loaded. Otherwise a coordinator that is replaced again and again would see no failures.
+        A coordinator that takes over in this wave counts all requests of both versions since their loads.
+        If it counted from its own start, coordinators that replace one another would never see enough
+        failures.
         """
         view, stable = trial.view, trial.stable
         answering = (name for name in view.live if view.answers_with(name, stable))
         controls = _baselines(view, _controls(trial, answering), stable, has_latencies=False)
         had_before = [*view.serving(trial.version)]
         if self.is_first_seen:
-            # These servers have the version of an earlier rollout.
+            # Only servers that got the version in an earlier rollout have a baseline. Servers that got it in
+            # this rollout count from their loads.
             had_before = [name for name in had_before if not trial.has_version(view.live[name])]
             if any(map(trial.has_version, view.live.values())):
                 controls = {
@@ -208,8 +207,9 @@ class Comparison:
     def controls_left(self, trial: Trial) -> Iterator[tuple[str, VersionFigures]]:
         """Yields each control that can still be compared with, and its figures of the stable version.
 
-        A control is left out once it tries the new version, has restarted, no longer serves the stable
-        version, or its counts have begun again.
+        Leaves out a control that tries the new version, has restarted, or no longer serves the stable
+        version. Also leaves out a control that has loaded the stable version again, because its counts began
+        again at 0.
         """
         stable, view = trial.stable, trial.view
         if stable is None:
@@ -246,7 +246,7 @@ def _of_wave(
 
 
 def _controls(trial: Trial, names: Iterable[str]) -> list[str]:
-    """The servers to compare with, spread over the fleet by their names."""
+    """Chooses the controls among servers: at most `control_count_max`, spread over the fleet by their names."""
     count = trial.settings.control_count_max
     return nsmallest(count, names, key=lambda name: spread(name, trial.version + 1))
 
@@ -254,7 +254,10 @@ def _controls(trial: Trial, names: Iterable[str]) -> list[str]:
 def _baselines(
     view: ModelView, names: Iterable[str], version: int | None, *, has_latencies: bool = True
 ) -> dict[str, Baseline]:
-    """The present figures of a version by server. Sums over a large fleet are cheap without latencies."""
+    """The present figures of a version, by server.
+
+    Pass `has_latencies=False` to leave out the latencies, because sums over a large fleet are cheap then.
+    """
     if version is None:
         return {}
     figures = {name: view.live[name].versions[version].figures for name in names}

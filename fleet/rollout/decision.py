@@ -1,33 +1,33 @@
 """Decides the next actions of a fleet from the reports of its servers. Pure functions on values.
 
-A version comes in waves: one server, a share of the fleet, the rest. At the end of a wave it is judged by its
-loads, and by its requests beside those of the stable version on other servers, with the rule of a canary. In
-the last wave no other servers are left to compare with. So there it is judged by loads, by servers that end
-and by failed requests, until it has held as long as a judgement takes. A version that fails too often is
-stopped at once, in each wave. Then the rollout ends: in the same step every server is granted the stable
-version again, and the version is blocked in the fleet.
+A version comes in waves: one server, a share of the fleet, the rest. At the end of a wave the coordinator
+judges the version by its loads and by its requests. It compares these requests with those of the stable
+version on other servers, by the rule of a canary. In the last wave no other servers are left to compare with.
+So there a version is judged by its loads, by servers that end and by failed requests, and passes after
+`judged_seconds`. In each wave, a version that fails too often is stopped at once. Then the rollout ends: the
+same step grants the stable version to every server again, and blocks the new version in the fleet.
 
-Each step compares the version that each server should have with the one that it was granted. So an action
-that was lost is repeated, and a server that comes back is corrected. A step has two halves: `judging.py` takes
-the reports into the state, and `granting.py` decides who swaps now. The promises:
+Each step compares the version that each server should have with the version that it was granted. So a grant
+that was lost is sent again, and a server that comes back is corrected. A step has two halves: `judging.py`
+takes the reports into the state, and `granting.py` decides which servers swap now. The promises:
 
 - **No version is beyond its wave**, because a server selects only the version that it was granted.
 - **At most `load_count_max` servers swap forward at the same time**, because each of them needs a *slot*. A
-  slot is given back when a report shows the end of the load. It is also given back when its server is lost,
-  because that server may never return. So if the network is cut, servers that were lost while they swapped
-  may swap beside the others. If they come back, no slot is given until there is room. A load that was
-  withdrawn and does not end gives its room back after a time.
+  server gives its slot back when its report shows the end of the load. A lost server gives its slot back too,
+  because it may never return. So after a cut of the network, lost servers may still swap while other servers
+  have their slots. When the lost servers return, no slot is given until the number of swaps is below the
+  limit again. A withdrawn load that does not end counts no longer after twice `load_seconds_max`.
 - **A server that serves nothing needs no slot**, and neither does a server with a version that it must not
   serve, because waiting would make nothing better.
 - **One server holds nothing up.** A rollout begins only with a version that two servers have, because one
   server may lie about its files. If no server that may try a version has its files, a newer version takes
   its place.
 - **A warning waits for an operator.** If a gate has warned about a version on a server, no further server
-  gets it until an operator has decided, unless the settings let it pass, or the gate's warnings are only
-  shown.
-- **Without a stable version nothing is taken away.** Before a first version has passed there is none to go
-  back to. So each server keeps the version that it answers with, even if that version is blocked. A version
-  that was stopped is withdrawn only from servers that answer with none.
+  gets the version until an operator has decided. Warnings of some gates are only shown
+  (`warned_gates.py`), and the settings can let all warnings pass.
+- **Without a stable version nothing is taken away.** Before a first version has passed, servers have no
+  version to go back to. So each server keeps the version that it answers with, even if that version is
+  blocked. A stopped version is withdrawn only from servers that answer with no version.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ from serving.base.clock import Now
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The state after a step, which must be written before one of the `grants` is sent."""
+    """The result of a step. The caller writes `state` before it sends the first of the `grants`."""
 
     state: FleetState
     watches: Mapping[str, ModelWatch]
@@ -60,7 +60,7 @@ def decide(
     settings: WaveSettings,
     now: Now,
 ) -> Decision:
-    """Decides the next state and the actions. `sightings` has each server of the fleet, by its name."""
+    """Decides the next state and the grants. `sightings` has each server of the fleet, by its name."""
     models: dict[str, Granting] = {}
     for name, view in model_views(sightings, state.models, settings.lost_seconds, now.ns).items():
         step = ModelStep(

@@ -1,4 +1,4 @@
-"""Decides which ends of servers are the fault of the version on its way. Pure.
+"""Decides which servers ended because of the version on its way. Pure.
 
 | what became of a server that has the version     | counts against the version          | until                 |
 |--------------------------------------------------|-------------------------------------|-----------------------|
@@ -7,13 +7,14 @@
 | *restarted*: has another incarnation             | unless it was drained or is cut off | the rollout ends      |
 | *left*: was lost, and is not in the fleet now    | unless it is cut off                | the rollout ends      |
 | *lost*: reports no more                          | unless it is cut off                | it reports again      |
-| *drained*: was draining when it was seen last    | no, because somebody has ended it   | it reports, undrained |
+| *drained*: was draining at its last report       | no, because an operator ended it    | it reports, undrained |
 | *cut off*: was lost with as many servers without | no, because the network is at fault | it reports again      |
 
 The servers of the first four rows are the *failed servers* of the rollout. They go back to the stable
-version, and other servers take their places. A server that has restarted may have lost its grant, which it
-keeps only in a state directory. A server that has left may be back under another name. A first version is
-not blamed for a restart in the last wave, because there is nothing better to go back to.
+version, and other servers take their places. A server that has restarted may have lost its grant, because
+it keeps the grant only if it has a state directory. A server that has left may be back under another name.
+In the last wave a restart does not count against a first version, because servers have no version to go
+back to.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,10 +31,11 @@ WITHOUT_CAUSE = "it ended, was lost, or took longer than load_seconds_max to loa
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """The servers that have the version of a rollout, and those of the last three rows above.
+    """The servers that have the version of a rollout, and the servers of the last three rows above.
 
-    `incarnations` are those with which servers were first seen to have the version, so that a restart shows
-    in the last wave too, which lists no members. A name stays in `lost` if another server has it now.
+    `incarnations` has, by server, the incarnation in which the server was first seen with the version. So a
+    restart shows in the last wave too, although that wave lists no members. A server stays in `lost` even if
+    a later server has taken its name.
     """
 
     incarnations: Mapping[str, int] = field(default_factory=dict)
@@ -47,10 +49,10 @@ class Ends:
         return self.drained | self.cut_off
 
     def with_lost(self, trial: Trial) -> "Ends":
-        """Takes up the *lost* servers that have the version, or may have taken it.
+        """Adds the *lost* servers that have the version, or may have taken its grant.
 
-        The trial must have the slots from before this look, because a server may be lost before it has
-        reported that it took a grant.
+        Call it before this step takes slots back. A server may be lost before it has reported that it took a
+        grant, and then only its slot shows that it may have the version.
         """
         view = trial.view
         lost = {
@@ -68,9 +70,9 @@ class Ends:
         return replace(self, lost=frozenset(lost | gone))
 
     def after(self, trial: Trial) -> "Ends":
-        """Takes up the *drained* servers, those that are *cut off*, and the incarnations of all others.
+        """Updates the *drained* servers, the servers that are *cut off*, and the incarnations of all others.
 
-        A server that is lost or unknown keeps its incarnation, so that a restart shows when it is back.
+        Keeps the incarnation of a lost or unknown server, so that a restart shows when the server is back.
         """
         view = trial.view
         drained = view.draining | (self.drained - view.live.keys())
@@ -95,10 +97,10 @@ class Ends:
         )
 
     def noted_failures(self, trial: Trial, late: frozenset[str]) -> FleetRollout:
-        """Adds the servers of the first four rows to the failed servers, and takes them out of the members.
+        """Adds the servers of the first four rows to the failed servers, and removes them from the members.
 
-        Members that have left the fleet are taken out too. A member that was drained or cut off, and is
-        back, stays a member with its new incarnation.
+        Also removes members that have left the fleet. A member that was drained or cut off and is back stays
+        a member, with its new incarnation.
         """
         rollout, view, not_at_fault = trial.rollout, trial.view, self.not_at_fault
         failed = {
@@ -127,9 +129,9 @@ class Ends:
         return replace(rollout, members=members, failed_servers=failed_servers)
 
     def _cut_off_now(self, trial: Trial) -> frozenset[str]:
-        """All servers that are lost with the version, if servers without it are lost nearly as often.
+        """All lost servers that have the version, if servers without the version are lost nearly as often.
 
-        The rule is that of a canary's failures.
+        "Nearly as often" is the share by which a canary's failures are compared (STABLE_SHARE_FACTOR_MAX).
         """
         view = trial.view
         lost = self.lost & view.lost.keys()
@@ -143,7 +145,7 @@ class Ends:
     def fault(self, trial: Trial) -> str:
         """The reason why the version is at fault by the table above; "" if it is not.
 
-        Called after the look of `after`, which finds out who is cut off.
+        Call it on the result of `after`, because `after` finds out which servers are cut off.
         """
         view, failed = trial.view, trial.rollout.failed_servers
         refusal = next(_refusals(trial), None)
@@ -151,7 +153,7 @@ class Ends:
             return f"server {refusal[0]} refused it before any server served it: {refusal[1]}"
         lost = (self.lost & view.lost.keys()) - self.cut_off - failed
         count = len(failed) + len(lost)
-        # Half of the fleet is too many for a stable version, however small the fleet is.
+        # A version that fails on half of the fleet must not become stable, however small the fleet is.
         is_half = 0 < view.fleet_size <= 2 * len(failed)
         if count <= trial.settings.failed_server_count_max(trial.quota) and not is_half:
             return ""
@@ -166,7 +168,7 @@ class Ends:
 
 
 def cause_on(view: ModelView, server: str, version: int) -> str:
-    """The reason why a live server could not load the version, or has blocked it; "" if it did neither."""
+    """The reason why a live server could not load the version, or has blocked it; "" if neither is so."""
     report = view.live.get(server)
     if report is None or not has_failed_on(report, version):
         return ""

@@ -1,4 +1,4 @@
-"""Stops a version that fails too often in whichever wave its requests come. Pure."""
+"""Stops a version whose requests fail too often, at any time in any wave. Pure."""
 
 from fleet.rollout.comparison import Comparison, gate_of
 from fleet.rollout.figures import VersionFigures, total
@@ -9,46 +9,47 @@ from serving.core.servable import GateVerdict
 from serving.manager.canary import failed_share_fault
 
 FAILED_COUNT_MIN = 100
-"""With fewer failures a version is not stopped before its wave ends.
+"""The failures that stop a version before its wave ends.
 
-The old version needs as many requests, because a share of fewer says little.
+The old version needs this many requests too, because its share of failed requests says little otherwise.
 """
 
 
 def failure_verdict(trial: Trial, comparison: Comparison) -> GateVerdict | None:
     """The verdict on a version that fails too often; None if it does not, or not yet.
 
-    Waves before the last one are judged at their end anyway. The last wave is not, so at its end two
-    failures are enough if more than half of the requests failed. A first version is not judged so, because
-    there is no version to go back to, and neither is a version that an operator has promoted.
+    The requests of an earlier wave are also judged at its end (`comparison.py`), but those of the last wave
+    are not. So at the end of the last wave two failures are enough if more than half of the requests failed.
+    A first version is never stopped here, because servers have no version to go back to. A version that an
+    operator has promoted is never stopped here either.
     """
     if not _is_judged(trial, comparison):
         return None
-    # A paused wave goes on after its time is over, so it has no end.
+    # A paused wave has no end, because it goes on after `judged_seconds`.
     is_end = trial.is_last_wave and not trial.state.is_paused and comparison.has_held(trial)
-    # Checked first, because it is quick for most versions: the failures since the load are at least those
-    # of the wave.
+    # A quick check that is enough for most versions, because a version has at least as many failures since
+    # its load as in this wave.
     if _failed_count(trial) < (2 if is_end else FAILED_COUNT_MIN):
         return None
     new, old = counted(trial, comparison)
     if not _is_enough(new, is_end=is_end):
         return None
     if old.request_count < FAILED_COUNT_MIN:
-        # The old version may still get enough requests: servers answer with it.
+        # Servers still answer with the old version, so it may yet get enough requests.
         if not is_end and comparison.may_go_on(trial):
             return None
-        # All servers have swapped at once, or the old version had no client. So the earlier waves show how
-        # clients were before.
+        # All servers have swapped at once, or the old version had no client in this wave. So the requests
+        # that the old version had before the wave are compared with too.
         old = total([old, *(baseline.figures for baseline in comparison.controls.values())])
     reason = failed_share_fault(new, old)
     return _verdict(trial, new, old, reason) if reason else None
 
 
 def counted(trial: Trial, comparison: Comparison) -> tuple[VersionFigures, VersionFigures]:
-    """The requests of the new version in this wave, and those of the old one on other servers.
+    """The requests of the new version in this wave, and of the old version on other servers.
 
-    At the end of the last wave no server with the old version is left. So its requests in the earlier waves
-    count too; they have no latencies.
+    In the last wave, the requests of the old version in the earlier waves count too, because at its end no
+    server has the old version any more. Requests of the last wave have no latencies here.
     """
     if not trial.is_last_wave:
         return comparison.figures(trial)
@@ -63,7 +64,7 @@ def _is_judged(trial: Trial, comparison: Comparison) -> bool:
 
 
 def _is_enough(new: VersionFigures, *, is_end: bool) -> bool:
-    """True if the failures are too many for an accident."""
+    """True if enough requests failed to judge the version by them."""
     if not new.request_count:
         return False
     if new.failed_count >= FAILED_COUNT_MIN:
@@ -89,7 +90,7 @@ def _in_earlier_waves(state: ModelState, version: int) -> list[VersionFigures]:
 
 
 def _failed_count(trial: Trial) -> int:
-    """The failures since the version was loaded."""
+    """The failed requests of the version on all servers, each since its load."""
     view, version = trial.view, trial.version
     return sum(
         view.live[name].versions[version].figures.failed_count for name in view.serving(version)

@@ -1,7 +1,7 @@
 """The requests of a version as counts that can be added over servers and subtracted over time.
 
-Quantiles of single servers cannot be averaged. Counts by latency can be added, and the quantile of the
-sum is the quantile of all requests, within the width of a bucket.
+The quantiles of single servers cannot be averaged. But their counts by latency can be added, and the quantile
+of the sum is the quantile of all requests, to within the width of a bucket.
 """
 
 from bisect import bisect_left
@@ -12,8 +12,10 @@ from math import ceil
 from operator import lt
 
 EDGES_PER_DOUBLING = 6
-"""A quantile is at most 12 % above the true one, which is fine enough because judgements compare ratios of
-2.
+"""The buckets into which each doubling of the latency is split.
+
+With 6 a quantile is at most 12 % above the true quantile. That is fine enough, because a judgement asks if
+one version is twice as slow as another.
 """
 
 EDGES_NS: tuple[int, ...] = tuple(
@@ -24,9 +26,9 @@ EDGES_NS: tuple[int, ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class VersionFigures:
-    """The requests of one version, on one server or on many. A `ServableStatistics`.
+    """The requests of one version, on one server or on many servers together. A `ServableStatistics`.
 
-    `latency_counts` has the requests of each bucket of EDGES_NS, and is empty without requests.
+    `latency_counts` has the number of requests in each bucket of EDGES_NS. It is empty without requests.
     """
 
     request_count: int = 0
@@ -47,7 +49,7 @@ class VersionFigures:
 
     @property
     def counts(self) -> "VersionFigures":
-        """The same requests without their latencies: sums over a large fleet are cheap then."""
+        """The same requests without their latencies, because sums over a large fleet are cheap then."""
         return VersionFigures(self.request_count, self.failed_count)
 
     def since(self, earlier: "VersionFigures") -> "VersionFigures":
@@ -62,7 +64,8 @@ class VersionFigures:
     def is_continued_from(self, earlier: "VersionFigures") -> bool:
         """True if no count is lower than in `earlier`.
 
-        If a count is lower, the version was loaded again, or it is being unloaded and its counts are gone.
+        A lower count shows that the server has loaded the version again, or is unloading it and has dropped
+        its counts.
         """
         now = (self.request_count, self.failed_count, *self.latency_counts)
         before = (earlier.request_count, earlier.failed_count, *earlier.latency_counts)

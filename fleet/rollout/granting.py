@@ -1,4 +1,4 @@
-"""The second half of a step: which servers swap now, and which grants they need. Pure."""
+"""The second half of a step: decides which servers swap now, and which grants they need. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from fleet.rollout.watch import ModelWatch
 
 @dataclass(frozen=True)
 class Granting:
-    """A judged model while slots are given out. A value: a further slot makes another object."""
+    """A judged model to which slots are given. This is a value: each further slot makes another object."""
 
     step: ModelStep
     watch: ModelWatch
@@ -27,7 +27,10 @@ class Granting:
 
     @property
     def swapping_count(self) -> int:
-        """The servers that swap or may be swapping, without those whose load never ends."""
+        """The number of servers that swap or may be swapping.
+
+        Leaves out servers whose load was withdrawn long ago and does not end (`_stuck`).
+        """
         return self.step.view.swapping_count(self.step.state) - len(self._stuck)
 
     def with_slots(self, free: int) -> "Granting":
@@ -39,13 +42,14 @@ class Granting:
         return Granting(step, watch)
 
     def due(self) -> Iterator[tuple[str, int | None]]:
-        """Yields each live server that must be granted another version, with that version."""
+        """Yields each live server that needs a grant, and the version to grant: None withdraws the last one."""
         state = self.step.state
         for name, report in self.step.view.live.items():
             due = _version_due(self.step, name, report)
             slot = state.loading.get(name)
             if report.granted == due:
-                # An earlier grant, which may still be under way, must come to nothing.
+                # The grant of another version may still be under way. A grant with a higher order makes it
+                # stale.
                 if slot is not None and report.order < slot.order:
                     yield name, due
             elif due is None:
@@ -58,11 +62,11 @@ class Granting:
         return self.watch.is_late(server, self.step.settings, self.step.now.ns, factor)
 
     def _is_left_over(self, name: str, report: ModelReport) -> bool:
-        """True if a server that answers with no version has a grant that will not change that.
+        """True if a server that answers with no version has a grant of a version that it cannot load.
 
-        Such a grant is withdrawn, because a server may try no other version than the one it was granted. A
-        load that was granted before the rollout may go on for `load_seconds_max`, whichever coordinator
-        granted it.
+        Such a grant is withdrawn, because a server tries no version besides the one that it was granted. A
+        load that was granted before the rollout has `load_seconds_max` to end, whichever coordinator granted
+        it.
         """
         granted, trial = report.granted, self.step.trial
         if granted is None:
@@ -73,7 +77,7 @@ class Granting:
 
     @cached_property
     def _stuck(self) -> tuple[str, ...]:
-        """Servers that still load what was withdrawn from them long ago."""
+        """The servers that still load a version that was withdrawn from them long ago."""
         live = self.step.view.live
         return tuple(
             name
@@ -85,8 +89,9 @@ class Granting:
         )
 
     def _behind(self, free: int) -> dict[str, int]:
-        """Servers that may swap now to the version that they should have: they have missed a rollout, or
-        were lost before they took its grant.
+        """The servers, at most `free`, that should have another version and may swap to it now.
+
+        They have missed an earlier rollout, or were lost before they took a grant of this one.
         """
         state, view = self.step.state, self.step.view
         members = state.rollout.members if state.rollout else {}
@@ -111,7 +116,7 @@ class Granting:
     # --- Reasons for people ---
 
     def _reason_to_wait(self, free: int) -> str:
-        """The reason why nothing goes on, for people; "" if nothing waits."""
+        """The reason, for people, why the rollout does not go on now; "" if it goes on."""
         if self.step.state.is_paused:
             return "an operator has paused it: millpond fleet resume"
         of_wave, trial = "", self.step.trial
@@ -142,7 +147,7 @@ class Granting:
         return ""
 
     def _reason_of_unconfirmed(self) -> str:
-        """The reason why the newest version is not tried, if one server alone has it."""
+        """The reason why no server tries the newest version, if only one server has it; "" otherwise."""
         state, view = self.step.state, self.step.view
         if state.rollout is not None or not view.is_complete:
             return ""
@@ -163,11 +168,11 @@ def _version_due(step: ModelStep, server: str, report: ModelReport) -> int | Non
 
 
 def _stable_for(state: ModelState, report: ModelReport) -> int | None:
-    """The version of a server outside the rollout: the stable one.
+    """The version that a server outside the rollout should have: the stable version.
 
-    A server that cannot load it gets an earlier one: the version that it serves, or else the version that
-    was stable before. Otherwise such a server would serve nothing after its next start. Without a stable
-    version, each server keeps its own.
+    A server that cannot load the stable version gets an earlier one: the version that it serves, or else the
+    version that was stable before. Otherwise such a server would serve nothing after its next start. Without
+    a stable version, each server keeps the version that it answers with.
     """
     stable = state.stable
     if stable is None:
@@ -184,10 +189,10 @@ def _stable_for(state: ModelState, report: ModelReport) -> int | None:
 
 
 def _needs_no_slot(report: ModelReport, due: int, state: ModelState) -> bool:
-    """True if a server gets `due` at once: it serves nothing, or a version that it must not serve.
+    """True if a server gets `due` without a slot, because it serves nothing or a version that it must not serve.
 
-    A server may serve a blocked version while the fleet has no stable one, or until it has the files of a
-    newer one.
+    A blocked version may still be served while the fleet has no stable version, and by a server that lacks
+    the files of `due`.
     """
     if report.default_version in (None, due):
         return True
@@ -199,7 +204,7 @@ def _needs_no_slot(report: ModelReport, due: int, state: ModelState) -> bool:
 
 
 def _with_new_members(step: ModelStep, free: int) -> ModelStep:
-    """Lets further servers try the version on its way, each with a slot."""
+    """Adds further servers to the members, at most `free`, and gives each of them a slot."""
     trial = step.trial
     if trial is None or not step.view.is_complete or is_held(trial.rollout, step.settings):
         return step

@@ -16,12 +16,12 @@ from serving.core.model_settings import GateMode
 from serving.core.servable import LOADING, START, GateVerdict
 
 LOADS_GATE = "loads"
-"""The gate of a verdict on the loads of a version, and on the servers that ended with it."""
+"""The gate named in a verdict that stops a version because its loads failed or its servers ended."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A model after its reports were taken into the state, and what is watched of it."""
+    """A model whose reports were taken into its state, and the observations that go with that state."""
 
     step: ModelStep
     watch: ModelWatch
@@ -29,8 +29,8 @@ class Judged:
 
 def judged(step: ModelStep, watch: ModelWatch) -> Judged:
     """Takes the reports into the state, judges the rollout, and begins one if there is a new version."""
-    # Comes before slots are given back, because a server may be lost before it has reported that it took a
-    # grant. Then only its slot shows that it may have the version.
+    # This comes before `_released`, because a server may be lost before it has reported that it took a grant.
+    # Then only its slot shows that it may have the version.
     watch = watch.with_lost(step.trial)
     step = _released(step)
     step = _with_returned(step)
@@ -41,12 +41,12 @@ def judged(step: ModelStep, watch: ModelWatch) -> Judged:
     begun = _begun(after.step)
     if begun is step:
         return after
-    # The judged rollout has changed or ended, or another one has begun: the watch looks at that too.
+    # The verdict has changed or ended the rollout, or another rollout has begun. So the watch looks again.
     return Judged(begun, after.watch.after(begun))
 
 
 def in_wave(rollout: FleetRollout, wave_index: int, settings: WaveSettings) -> FleetRollout:
-    """Moves the rollout to another wave. The last wave lists no members, so that the state stays small."""
+    """Moves the rollout to another wave. Drops the members in the last wave, so that the state stays small."""
     members = {} if settings.is_last(wave_index) else rollout.members
     return replace(rollout, wave_index=wave_index, members=members)
 
@@ -55,7 +55,7 @@ def in_wave(rollout: FleetRollout, wave_index: int, settings: WaveSettings) -> F
 
 
 def _late_servers(step: ModelStep, watch: ModelWatch) -> frozenset[str]:
-    """The live servers that have loaded the version on its way for longer than a load may take."""
+    """The live servers that have been loading the version on its way for more than `load_seconds_max`."""
     rollout = step.state.rollout
     if rollout is None:
         return frozenset()
@@ -69,7 +69,7 @@ def _late_servers(step: ModelStep, watch: ModelWatch) -> frozenset[str]:
 
 
 def _released(step: ModelStep) -> ModelStep:
-    """Takes back the slots whose swap is over."""
+    """Takes back the slot of each server whose swap is over."""
     slots = step.state.loading
     loading = {name: slot for name, slot in slots.items() if not _is_over(step, name, slot)}
     if len(loading) == len(slots):
@@ -78,7 +78,7 @@ def _released(step: ModelStep) -> ModelStep:
 
 
 def _is_over(step: ModelStep, name: str, slot: Slot) -> bool:
-    """True if the swap of a slot has ended, or its server is lost or not in the fleet."""
+    """True if the swap for which a server got its slot has ended, or the server is lost or has left."""
     view = step.view
     if name not in view.live:
         return name not in view.unknown
@@ -92,9 +92,9 @@ def _is_over(step: ModelStep, name: str, slot: Slot) -> bool:
 
 
 def _with_returned(step: ModelStep) -> ModelStep:
-    """Gives a slot to each server that was lost and still loads the version.
+    """Gives a slot to each server that was lost, is back, and still loads the version.
 
-    Without a slot its load would never be late.
+    The time of a load is counted from its slot, so without a slot the load would never count as late.
     """
     trial = step.trial
     if trial is None:
@@ -117,10 +117,11 @@ def _with_returned(step: ModelStep) -> ModelStep:
 
 
 def _adopted(step: ModelStep) -> ModelStep:
-    """Adopts a stable version if there is none: at first the one that most servers answer with.
+    """Chooses a stable version if the fleet has none: the version that most servers answer with.
 
-    If a late report shows that most servers had a version before, a rollout that began as that of a first
-    version goes on beside it; it ends if that version is its own.
+    A rollout of a first version may have begun before reports showed that most servers already had a
+    version. The version that they had becomes stable, and the rollout goes on beside it. If it is the
+    rollout's own version, the rollout ends.
     """
     state, view, trial = step.state, step.view, step.trial
     if state.stable is not None or not view.is_complete:
@@ -144,7 +145,7 @@ def _adopted(step: ModelStep) -> ModelStep:
 
 
 def _with_notes(step: ModelStep, watch: ModelWatch) -> ModelStep:
-    """Notes in the rollout on which servers the version has failed, or has got a warning."""
+    """Notes in the rollout on which servers the version has failed, and on which a gate has warned."""
     trial = step.trial
     if trial is None:
         return step
@@ -164,7 +165,7 @@ def _after_verdict(step: ModelStep, watch: ModelWatch) -> Judged:
         return Judged(step.with_rollout(None), watch)
     if not trial.is_last_wave:
         return _after_wave(step, trial, watch)
-    # An operator may have paused it until clients have come.
+    # An operator may have paused the rollout until clients send requests.
     may_end = not step.state.is_paused and not is_held(trial.rollout, step.settings)
     if may_end and watch.comparison.has_held(trial):
         state = step.state
@@ -182,7 +183,7 @@ def _verdict_on_servers(trial: Trial, watch: ModelWatch) -> GateVerdict | None:
 
 
 def _after_wave(step: ModelStep, trial: Trial, watch: ModelWatch) -> Judged:
-    """Judges a wave before the last one by its requests, as soon as there are enough of them."""
+    """Judges the requests of an earlier wave than the last, once there are enough of them."""
     comparison, is_paused = watch.comparison, step.state.is_paused
     judgement = comparison.judgement(trial)
     if judgement is None:
@@ -203,14 +204,14 @@ def _after_wave(step: ModelStep, trial: Trial, watch: ModelWatch) -> Judged:
 
 
 def _refused(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelStep:
-    """Blocks the version on its way."""
+    """Blocks the version on its way, which ends the rollout."""
     state = step.state.with_verdict(verdict, trial.version)
     by, wall_ns = BlockedBy.CANARY, step.now.wall_ns
     return step.with_state(state.with_block(trial.version, by, verdict.reason, wall_ns))
 
 
 def _in_next_wave(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelStep:
-    """Begins the next wave that has more servers."""
+    """Begins the next wave. Skips waves that would have no more servers than this one."""
     settings, fleet_size, index = step.settings, step.view.fleet_size, trial.rollout.wave_index + 1
     while not settings.is_last(index) and settings.quota(index, fleet_size) <= trial.quota:
         index += 1
@@ -224,8 +225,9 @@ def _in_next_wave(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelS
 def _begun(step: ModelStep) -> ModelStep:
     """Begins a rollout of the highest new version, if there is one.
 
-    It takes the place of a rollout that waits for files. A rollout that began while a server was alone
-    gives way to a lower version too, if no other server has its version.
+    It replaces a rollout that waits for files. If two servers have the version of that rollout, only a
+    higher version replaces it; otherwise a lower version does so too, because one server may have made its
+    version up.
     """
     state, view, trial = step.state, step.view, step.trial
     if state.is_paused or not view.is_complete:

@@ -1,4 +1,4 @@
-"""A model in one step of the coordinator. Pure."""
+"""One model in one step of the coordinator: its state, and everything that the step decides on. Pure."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,9 +12,9 @@ from serving.base.clock import Now
 
 @dataclass(frozen=True, kw_only=True)
 class ModelStep:
-    """The state of a model with all that a step decides on. A value: another state makes another object.
+    """The state of a model, and everything that a step decides on. A value: another state makes another object.
 
-    `order` is the number of the state that the step makes.
+    `order` is the order of the fleet's state after this step, if the step changes it.
     """
 
     state: ModelState
@@ -25,15 +25,15 @@ class ModelStep:
 
     @cached_property
     def trial(self) -> Trial | None:
-        """The version on its way; None if there is none. It is made once, so its counts are taken once."""
+        """The rollout as this step sees it; None without a rollout. Made once, because it counts servers."""
         return trial_of(self.state, self.view, self.settings, self.now.ns)
 
     def with_state(self, state: ModelState) -> "ModelStep":
-        """Takes another state; itself if the state is the same."""
+        """The step with another state; this same object if the state is the same."""
         return self if state is self.state else replace(self, state=state)
 
     def with_rollout(self, rollout: FleetRollout | None) -> "ModelStep":
-        """Takes another rollout; itself if the rollout is the same."""
+        """The step with another rollout; this same object if the rollout is the same."""
         if rollout is self.state.rollout:
             return self
         return replace(self, state=replace(self.state, rollout=rollout))

@@ -1,4 +1,4 @@
-"""The operations of a fleet's operator on its state. Pure; they take effect with the next decision."""
+"""The operations by which an operator changes the state of a fleet. Pure: the next decision acts on them."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from serving.core.blocked_versions import BlockedBy
 
 
 def paused(state: FleetState, model: str) -> FleetState:
-    """Pauses the fleet: no server begins to swap. A bad verdict still rolls back."""
+    """Pauses a model: no server begins to swap. A bad verdict still rolls the version back."""
     return _with(state, model, replace(_model(state, model), is_paused=True))
 
 
@@ -22,7 +22,7 @@ def resumed(state: FleetState, model: str) -> FleetState:
 
 
 def promoted(state: FleetState, model: str, settings: WaveSettings) -> FleetState:
-    """Lets the version go to all servers without a further judgement by its requests.
+    """Lets the version on its way go to all servers, without a further judgement by its requests.
 
     Raises FailedPrecondition without a rollout.
     """
@@ -44,10 +44,11 @@ def aborted(state: FleetState, model: str, reason: str, wall_ns: int) -> FleetSt
 def rolled_back(
     state: FleetState, model: str, reason: str, wall_ns: int, view: ModelView | None = None
 ) -> FleetState:
-    """Takes every server back to the version before the newest one.
+    """Takes every server back to an earlier version, and blocks the newest one.
 
-    During a rollout that is the stable version, otherwise the version that was stable before the present
-    one. Raises FailedPrecondition if there is no such version, or if too few servers of `view` have it.
+    During a rollout, servers go back to the stable version. Otherwise they go back to the version that was
+    stable before the present one. Raises FailedPrecondition if there is no such version, or if fewer than
+    half of the servers of `view` have it.
     """
     before = _model(state, model)
     if before.rollout is not None and before.stable is not None:
@@ -64,7 +65,7 @@ def rolled_back(
 
 
 def allowed(state: FleetState, model: str, version: int) -> FleetState:
-    """Unblocks `version`. Raises FailedPrecondition if it is not."""
+    """Unblocks `version`. Raises FailedPrecondition if it is not blocked."""
     before = _model(state, model)
     if version not in before.blocked:
         known = listed(map(str, sorted(before.blocked)))
@@ -78,7 +79,7 @@ def allowed(state: FleetState, model: str, version: int) -> FleetState:
 def _check_is_there(model: str, version: int, view: ModelView) -> None:
     """Raises FailedPrecondition if fewer than half of the live servers have the version.
 
-    A server without its files keeps the version that it serves.
+    The other servers keep the version that they serve until they have the files.
     """
     count = sum(can_serve(report, version) for report in view.live.values())
     if 2 * count < len(view.live):

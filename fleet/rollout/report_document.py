@@ -1,9 +1,9 @@
 """Reads the reply of a server's FleetReport (`serving/rpc/fleet_service.py`). Pure.
 
-The reply comes from another process, of another version perhaps, and decisions are made from it. So each
-value is checked here: a report that was read cannot end a decision. Its bytes are bounded before they are
-parsed (REPORT_BYTES_MAX), and its parts are counted before they are read, so that it cannot delay a
-decision either.
+The reply comes from another process, perhaps of another release, and decisions are made from it. So each
+value is checked here, and no report can make a decision raise an error. The client refuses a reply of more
+than REPORT_BYTES_MAX before it parses the reply. This module counts the parts of a reply before it reads
+them, so that no reply can delay a decision either.
 """
 
 from collections.abc import Mapping
@@ -15,19 +15,22 @@ from serving.base.errors import DataLoss, StatusCode
 from serving.core.servable import HEALTHY, Health, ServableState
 
 REPORT_BYTES_MAX = 4 * 2**20
-"""A thousand models with three versions each take 2 MB. The worst reply of this size takes 0.2 s to parse."""
+"""The longest reply of a server. A thousand models with three versions each take 2 MB.
+
+The worst reply of 4 MiB takes 0.2 s to parse.
+"""
 
 _NUMBER_MAX = 2**63 - 1
-"""The largest number of a report. A larger one is no count, and would break arithmetic with floats."""
+"""The largest number in a report. A larger number cannot be a count, and would overflow as a float."""
 
 _MODEL_COUNT_MAX = 2_000
 _NAME_LENGTH_MAX = 1_000
-# The versions of one model. A server sends the newest of the versions that it has found (`fleet_service.py`).
+# The most versions of one model. A server that has found more reports the newest ones (`fleet_service.py`).
 _VERSION_COUNT_MAX = 2_000
 _GATE_COUNT_MAX = 100
 
 TEXT_LENGTH_MAX = 4_000
-"""The characters of a reason that are kept: TensorFlow's errors have whole graphs in them."""
+"""The characters of a reason that are kept, because TensorFlow's errors may contain whole graphs."""
 
 
 def server_report(document: Mapping[str, Any]) -> ServerReport:
@@ -70,14 +73,14 @@ def _version(row: Mapping[str, Any]) -> VersionReport:
         _number(row.get("failed_count", 0)),
         _numbers(_few("latency_counts", row["latency_counts"], len(EDGES_NS) + 1)),
     )
-    # No buckets: no request has reached the version.
+    # A server sends no buckets if no request has reached the version.
     if len(figures.latency_counts) not in (0, len(EDGES_NS) + 1):
         raise ValueError(f"{len(figures.latency_counts)} latency_counts for {len(EDGES_NS)} edges")
     return VersionReport(
         state=ServableState[row["state"]],
         health=HEALTHY if code is StatusCode.OK else Health(code, _text(row["error_message"])),
         figures=figures if figures.request_count else NO_REQUESTS,
-        # A server of an earlier release does not report this.
+        # Servers of earlier releases do not report `warned`.
         warned={
             _name(gate): _text(reason)
             for gate, reason in _few("warned", row.get("warned", {}), _GATE_COUNT_MAX).items()
@@ -88,7 +91,7 @@ def _version(row: Mapping[str, Any]) -> VersionReport:
 
 
 def _gates(name: str, row: Mapping[str, Any]) -> frozenset[str]:
-    """A list of gates. A server of an earlier release does not report it."""
+    """Reads a list of gates; empty if the server is of an earlier release, which does not report the list."""
     gates = row.get(name, [])
     if not isinstance(gates, list):
         raise TypeError(f"{_short(gates)} is not a list")

@@ -1,4 +1,4 @@
-"""The last report of each server: values that the fleet's decisions are made from."""
+"""The last report of each server, as values. The decisions of a fleet are made from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from fleet.rollout.figures import NO_REQUESTS, VersionFigures
 from serving.base.errors import TRANSIENT_CODES, StatusCode
 from serving.core.servable import AVAILABLE, END, HEALTHY, LOADING, Health, ServableState
 
-# CANCELLED is the end of a load that the coordinator itself has withdrawn.
+# CANCELLED is no failure, because the coordinator itself has withdrawn the grant of that load.
 _NO_FAILURE = frozenset({StatusCode.OK, StatusCode.CANCELLED})
 
 
@@ -15,9 +15,9 @@ _NO_FAILURE = frozenset({StatusCode.OK, StatusCode.CANCELLED})
 class VersionReport:
     """One version on one server.
 
-    `warned` has the gates that only warn and that it did not pass, with the reasons. The gates in
-    `warned_alone` are among them, and had no predecessor to compare it with. The gates in `excused` found
-    its answers suspicious, but passed it because its predecessor's answers are as suspicious.
+    `warned` has the gates that the version did not pass but that only warn, and their reasons. The gates in
+    `warned_alone` are those of `warned` that had no predecessor to compare the version with. The gates in
+    `excused` found its answers suspicious, but passed it because its predecessor's answers are as suspicious.
     """
 
     state: ServableState
@@ -29,12 +29,12 @@ class VersionReport:
 
     @property
     def is_refused(self) -> bool:
-        """True if the same files would fail again: a gate or an error of the version has ended it."""
+        """True if the same files would fail again, because a gate or the version's own error ended its load."""
         return self.has_failed and self.health.code not in TRANSIENT_CODES
 
     @property
     def has_failed(self) -> bool:
-        """True if its load has ended with an error, and the server does not retry it."""
+        """True if its load has ended with an error, and the server does not repeat the load."""
         return self.state is END and self.health.code not in _NO_FAILURE
 
 
@@ -42,9 +42,10 @@ class VersionReport:
 class ModelReport:
     """One model on one server.
 
-    `granted` is the version that the server may select, by the grant with the number `order`. With None it
-    may select no version, because nothing was granted yet or the last grant was withdrawn. `found` are the
-    versions on its disk. `blocked` are versions that the server itself has rolled back, with the reason.
+    `granted` is the version that the server may select, and `order` is the order of the grant that said so.
+    If `granted` is None, the server may select no version, because it has got no grant yet, or the last one
+    was withdrawn. `default_version` answers requests that name no version. `found` are the versions on the
+    server's disk. `blocked` are versions that the server itself has rolled back, with the reasons.
     """
 
     granted: int | None = None
@@ -68,10 +69,10 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerReport:
-    """One server. `incarnation` differs after each start of its process.
+    """One server. Each start of its process has another `incarnation`.
 
     A server that drains answers the requests that it has, and gets no new version. `free_bytes` is the
-    memory that it may still take.
+    memory that the server may still take.
     """
 
     incarnation: int = 0
@@ -82,11 +83,12 @@ class ServerReport:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """The last report of a server, and when it came (monotonic).
+    """The last report of a server, and the time at which it came (monotonic).
 
-    If it is None, the server has not reported to this coordinator, which waits for it since `seen_at_ns`. A
-    server that `is_leaving` is being ended by the place where it runs, whether it drains already or not.
-    `models` are those that it may have, if that place knows them.
+    If `report` is None, the server has not reported to this coordinator, which has waited for its report
+    since `seen_at_ns`. A server that `is_leaving` is about to be ended by its engine, such as Kubernetes,
+    whether it drains already or not. `models` are the models that the server may have; None if its engine
+    does not know them.
     """
 
     report: ServerReport | None
@@ -101,11 +103,11 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The action on a server: from now on it may select this version of the model, and no other.
+    """Allows a server to select this version of the model, and no other version.
 
-    None withdraws the version that it was granted, so that it may select no version. A server ignores a
-    grant whose `order` is below the order of the last grant that it took. So a grant may be sent twice,
-    late, or by a coordinator that has been replaced.
+    If `version` is None, it withdraws the last grant, and the server may select no version. A server ignores
+    a grant whose `order` is below the order of the last grant that it took. So it does no harm if a grant is
+    sent twice or late, or by a coordinator that another one has replaced.
     """
 
     server: str

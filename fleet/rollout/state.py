@@ -1,7 +1,7 @@
-"""The decisions of a fleet that must outlive its coordinator. Values only, with their JSON.
+"""The decisions of a fleet that must outlive its coordinator, as values, and their JSON.
 
-The state has what reports of servers cannot show. It is written before an action that follows from it
-is sent, so a coordinator that starts again never knows less than its servers.
+The state has only what the reports of servers cannot show. The coordinator writes it before it sends a grant
+that follows from it, so a coordinator that starts again never knows less than its servers.
 """
 
 import json
@@ -20,40 +20,52 @@ from serving.core.blocked_versions import (
 from serving.core.servable import GateVerdict
 
 VERDICT_COUNT_MAX = 20
-"""The verdicts that are kept for the status. Older ones are dropped."""
+"""The number of verdicts that are kept for the status. Older verdicts are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A server that may be swapping: it was granted `version` with this `order`."""
+    """The right of a server to swap. The server was granted `version` with this `order`."""
 
     version: int
     order: int
 
 
+@dataclass(frozen=True, slots=True)
+class GateWarning:
+    """The reasons why gates have warned about a version on one server.
+
+    `may_hold` is True if one of these gates may hold the version (`warned_gates.py`).
+    """
+
+    reason: str
+    may_hold: bool = True
+
+
 @dataclass(frozen=True, kw_only=True)
 class FleetRollout:
-    """A version on its way through the waves, since the state with the number `since_order`.
-
-    `members` are the servers that try it, with the incarnation that was granted it. The last wave lists no
-    members, because every server may try the version there. `failed_servers` are those on which it failed:
-    they are back at the stable version. If an operator has promoted the version (`is_promoted`), its
-    requests do not count. `warned` are servers on which a gate has warned about the version, with its
-    reason; only the first ones are kept. The version `is_doubtful` if one of these gates looks for what is
-    never meant. `warned_alone` are gates of this kind that warned on a server without a predecessor.
-    `excused` are gates that passed the version elsewhere, because the answers of its predecessor there are
-    as suspicious.
-    """
+    """A version on its way through the waves."""
 
     version: int
     wave_index: int = 0
+    # The servers that try the version, with the incarnation in which each of them was granted it. It is
+    # empty in the last wave, because every server may try the version there.
     members: Mapping[str, int] = field(default_factory=dict)
+    # The servers on which the version has failed. They go back to the stable version.
     failed_servers: frozenset[str] = frozenset()
+    # The order of the state in which the rollout began.
     since_order: int = 0
+    # True if an operator has promoted the version, so that its requests do not count any more.
     is_promoted: bool = False
-    warned: Mapping[str, str] = field(default_factory=dict)
+    # By server, the warning of its gates about the version. Only the first WARNED_COUNT_MAX servers are kept
+    # (`warned_gates.py`).
+    warned: Mapping[str, GateWarning] = field(default_factory=dict)
+    # True if a gate that may hold a version has warned about this one beside a predecessor.
     is_doubtful: bool = False
+    # The gates that may hold a version and have warned about this one on a server without a predecessor.
     warned_alone: frozenset[str] = frozenset()
+    # The gates that passed the version on some server, although they found its answers suspicious, because
+    # the answers of its predecessor there are as suspicious.
     excused: frozenset[str] = frozenset()
 
 
@@ -62,8 +74,8 @@ class ModelState:
     """One model in the fleet.
 
     `stable` is the version of all servers outside the rollout; None before a first version has passed.
-    `previous` was stable before. `loading` are the slots: the servers that may be swapping, also those of
-    which no report has come since.
+    `previous` was stable before it. `loading` has the slot of each server that may be swapping. A server
+    keeps its slot until a report shows that its swap is over.
     """
 
     stable: int | None = None
@@ -90,7 +102,7 @@ class ModelState:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetState:
-    """The state of all models. `order` grows with each change, and numbers the grants."""
+    """The state of all models. `order` grows with each change, and each grant carries the order of its state."""
 
     order: int = 0
     models: Mapping[str, ModelState] = field(default_factory=dict)
@@ -100,9 +112,10 @@ class FleetState:
         return self if models == self.models else FleetState(order=self.order + 1, models=models)
 
     def taken_over(self, order_min: int = 0) -> "FleetState":
-        """Takes a new order, so that grants of an earlier coordinator are stale.
+        """Raises the order, so that servers ignore the grants of earlier coordinators.
 
-        `order_min` is above the orders that an earlier coordinator may still decide on.
+        The new order is at least `order_min`, which must be above each order that an earlier coordinator may
+        still use.
         """
         return replace(self, order=max(self.order + 1, order_min))
 
@@ -132,11 +145,16 @@ def _model_document(model: ModelState) -> dict[str, Any]:
             "version": rollout.version,
             "wave": rollout.wave_index,
             "members": dict(rollout.members),
-            # The documents, the log and the metrics call a failed server a setback, as ever.
+            # "setbacks" is the word of the first release for failed servers. Documents, the log and metrics
+            # keep it.
             "setbacks": sorted(rollout.failed_servers),
             "since_order": rollout.since_order,
             "is_promoted": rollout.is_promoted,
-            "warned": dict(rollout.warned),
+            # Texts, as in earlier releases, which read this document too.
+            "warned": {name: warning.reason for name, warning in rollout.warned.items()},
+            "warnings_only_shown": sorted(
+                name for name, warning in rollout.warned.items() if not warning.may_hold
+            ),
             "is_doubtful": rollout.is_doubtful,
             "warned_alone": sorted(rollout.warned_alone),
             "excused": sorted(rollout.excused),
@@ -148,10 +166,18 @@ def _model_document(model: ModelState) -> dict[str, Any]:
 
 
 def _verdict_document(verdict: GateVerdict) -> dict[str, Any]:
-    """Leaves out what no verdict of a fleet has, because an earlier release could not read it."""
+    """Leaves out a field that no verdict of a fleet needs, because earlier releases cannot read it."""
     document = asdict(verdict)
     del document["has_predecessor"]
     return document
+
+
+def _warned(rollout: Mapping[str, Any]) -> dict[str, GateWarning]:
+    only_shown = rollout.get("warnings_only_shown", ())
+    return {
+        name: GateWarning(reason, may_hold=name not in only_shown)
+        for name, reason in rollout.get("warned", {}).items()
+    }
 
 
 def _model(document: Mapping[str, Any]) -> ModelState:
@@ -167,9 +193,9 @@ def _model(document: Mapping[str, Any]) -> ModelState:
             members=rollout["members"],
             failed_servers=frozenset(rollout["setbacks"]),
             since_order=rollout["since_order"],
-            # The state of an earlier release does not have them.
+            # States that were written by an earlier release lack these values.
             is_promoted=rollout.get("is_promoted", False),
-            warned=rollout.get("warned", {}),
+            warned=_warned(rollout),
             is_doubtful=rollout.get("is_doubtful", False),
             warned_alone=frozenset(rollout.get("warned_alone", ())),
             excused=frozenset(rollout.get("excused", ())),

@@ -1,4 +1,4 @@
-"""A version on its way through a fleet, as one decision sees it. Pure."""
+"""The rollout of one model as one decision sees it, with its servers and settings. Pure."""
 
 import zlib
 from collections.abc import Iterator
@@ -13,9 +13,10 @@ from fleet.rollout.wave_settings import WaveSettings
 
 
 class WaveId(NamedTuple):
-    """A wave of one rollout: the beginning of the rollout, and the index of the wave.
+    """Identifies a wave: by the order with which its rollout began, and the index of the wave.
 
-    The version would not do, because it may have another rollout after it was aborted and allowed.
+    The version cannot identify a rollout, because an operator may abort and allow a version, and then it has
+    another rollout.
     """
 
     since_order: int
@@ -24,9 +25,9 @@ class WaveId(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """The rollout of a model in one look at the fleet.
+    """The rollout of a model in one look at the fleet. A value: another state makes another trial.
 
-    A value: another state makes another trial. `rollout` is that of `state`.
+    `rollout` is `state.rollout`, which is not None here.
     """
 
     state: ModelState
@@ -53,12 +54,12 @@ class Trial:
 
     @property
     def quota(self) -> int:
-        """The number of servers of the wave, whatever becomes of them."""
+        """The number of servers of the wave by the settings, also if fewer servers are left."""
         return self.settings.quota(self.rollout.wave_index, self.view.fleet_size)
 
     @cached_property
     def needed_count(self) -> int:
-        """The number of members that must serve, so that the wave is full: its quota, or less if fewer
+        """The number of members that must serve the version to fill the wave: its quota, or fewer if too few
         servers are left.
         """
         failed_count = sum(map(self.view.is_known, self.rollout.failed_servers))
@@ -69,8 +70,8 @@ class Trial:
     def kept_for_last_wave(self) -> frozenset[str]:
         """The servers that may not join before the last wave, because they cannot have the stable version.
 
-        They may be unable to load any version, so a failure on them would say nothing about this one. If no
-        other server is left that could try the version, they may.
+        Such a server may be unable to load any version, so a failure there would say nothing about this
+        version. If no other server could try the version, no server is kept back.
         """
         if self.stable is None:
             return frozenset()
@@ -88,17 +89,17 @@ class Trial:
 
     @property
     def is_full(self) -> bool:
-        """True if all servers that the wave needs serve the version."""
+        """True if as many servers serve the version as the wave needs."""
         if self.is_last_wave:
             return self.is_everywhere
         return len(self.serving_members) >= self.needed_count
 
     @cached_property
     def missing_count(self) -> int:
-        """The number of members that the wave still lacks, beside those that serve the version or will.
+        """The number of members that the wave still lacks; negative if it has more members than it needs.
 
-        Members that are lost, or drain before they serve, do not count. Negative if there are more members
-        than needed.
+        Counts each member that serves the version or will serve it. Members that are lost, or drain before
+        they serve, do not count.
         """
         view = self.view
         sound_count = sum(
@@ -120,9 +121,10 @@ class Trial:
 
     @property
     def lacks_substitutes(self) -> bool:
-        """True if the wave needs servers in place of lost ones, and may take no more of them.
+        """True if the wave needs further servers in place of lost ones, but may take no more.
 
-        A wave may take only so many, because a bad version would be tried on all servers otherwise.
+        The number is limited, because a bad version that makes servers unreachable would otherwise be tried
+        on all servers, one after the other.
         """
         return self.missing_count > 0 and self.room == 0
 
@@ -135,7 +137,7 @@ class Trial:
     def is_everywhere(self) -> bool:
         """True if more than half of the fleet serves the version, and no other server could swap to it now.
 
-        Servers that are lost or miss its files follow later.
+        Servers that are lost, or that lack the files of the version, follow later.
         """
         version, view, rollout = self.version, self.view, self.rollout
         slots = self.state.loading.values()
@@ -153,7 +155,8 @@ class Trial:
     def lacks_files(self) -> bool:
         """True if the wave needs more servers, and no server that may try the version has its files."""
         version, view, rollout = self.version, self.view, self.rollout
-        # A server on which it has failed may report for ever that it loads it.
+        # The slot of a failed server does not count, because that server may report forever that it loads
+        # the version.
         if any(
             slot.version == version and name not in rollout.failed_servers
             for name, slot in self.state.loading.items()
@@ -175,26 +178,25 @@ class Trial:
     def has_version(self, report: ModelReport) -> bool:
         """True if the server was granted the version in this rollout.
 
-        A grant of an earlier rollout does not count: an operator has allowed the version since.
+        A grant from an earlier rollout of the same version does not count, because an operator has allowed
+        the version again since then.
         """
         return report.granted == self.version and report.order >= self.rollout.since_order
 
     def has_old_grant(self, report: ModelReport) -> bool:
-        """True if a server answers with no version, and loads a version that was granted before the
-        rollout.
-        """
+        """True if a server answers with no version, and got its last grant before the rollout began."""
         is_granted = report.granted is not None and report.order < self.rollout.since_order
         return is_granted and report.default_version is None
 
     def may_have_version(self, server: str, report: ModelReport | None) -> bool:
-        """True if a server has the version, or has a slot for it and may have taken its grant."""
+        """True if a server has the version, or has a slot for it and so may have taken its grant."""
         slot = self.state.loading.get(server)
         is_granted = slot is not None and slot.version == self.version
         return is_granted or (report is not None and self.has_version(report))
 
     def includes(self, server: str, report: ModelReport) -> bool:
         """True if a server should have the version: each member, and in the last wave each server that may
-        have it, unless it has failed there.
+        have the version, except the failed servers.
         """
         rollout = self.rollout
         if server in rollout.members:
@@ -209,7 +211,7 @@ class Trial:
             yield from (name for name in self.view.serving(self.stable) if name not in members)
 
     def may_join(self, server: str, report: ModelReport) -> bool:
-        """True if a server may try the version, by the version that it has now."""
+        """True if the version that a server has now allows it to try the new version."""
         stable = self.stable
         if stable is None or self.is_last_wave:
             return True
@@ -232,8 +234,8 @@ def trial_of(
 
 
 def spread(server: str, version: int) -> int:
-    """The place of a server in the order of a rollout.
+    """The place of a server in the order in which servers try `version`: lower numbers go first.
 
-    The order differs for each version, so that not always the same servers go first.
+    Each version has another order, so that not always the same servers go first.
     """
     return zlib.crc32(server.encode(), version & 0xFFFFFFFF)

@@ -13,16 +13,19 @@ from serving.base.clock import NS_PER_SECOND
 class ModelView:
     """The servers of one model. Built once for each decision, and not changed after that.
 
-    `live` have reported lately. `lost` have not reported for too long; their values are their last reports,
-    or None if they never reported. `unknown` have not reported to this coordinator, but are not lost yet.
-    `servers` are the reports of the live servers, and `draining` are the live servers that get no new
-    version.
+    Each server is in one of `live`, `lost` and `unknown`.
     """
 
+    # The servers that have reported lately, with their last reports on the model.
     live: dict[str, ModelReport] = field(default_factory=dict)
+    # The servers that have not reported for `lost_seconds`, with their last reports on the model; None if a
+    # server has never reported.
     lost: dict[str, ModelReport | None] = field(default_factory=dict)
+    # The servers that have not reported to this coordinator yet, but are not lost either.
     unknown: set[str] = field(default_factory=set)
+    # The whole reports of the live servers.
     servers: dict[str, ServerReport] = field(default_factory=dict)
+    # The live servers that drain, and so get no new version.
     draining: set[str] = field(default_factory=set)
     _unable: dict[int, frozenset[str]] = field(default_factory=dict)
     _confirmed: frozenset[int] | None = None
@@ -34,10 +37,10 @@ class ModelView:
 
     @property
     def fleet_size(self) -> int:
-        """The number of servers that a wave is a share of.
+        """The number of servers of which a wave is a share.
 
-        Lost servers count, because otherwise a coordinator that reaches one server would take it for the
-        whole fleet. Draining servers do not.
+        Lost servers count, because otherwise a coordinator that reaches only one server would take that
+        server for the whole fleet. Draining servers do not count.
         """
         return len(self.live) + len(self.lost) + len(self.unknown) - len(self.draining)
 
@@ -49,18 +52,18 @@ class ModelView:
         return frozenset().union(*{report.found for report in self.live.values()})
 
     def confirmed(self) -> frozenset[int]:
-        """The versions that a rollout may begin with, because two servers have them.
+        """The versions with which a rollout may begin, because two servers have them.
 
-        A lost server counts with its last report. One server alone may have made a version up, and if its
-        number is high, no real version could replace it. If only one server has ever reported, its word is
-        enough. Found by one look through the fleet, and kept.
+        One server alone may have made a version up, and no real version could replace a version with a very
+        high number. A lost server counts with its last report. If only one server is live, the versions that
+        it has found are enough. The result is kept, because it takes a look at each server.
         """
         if self._confirmed is None:
             self._confirmed = self._found_by_two() if len(self.live) > 1 else self.found()
         return self._confirmed
 
     def _found_by_two(self) -> frozenset[int]:
-        # A large fleet has few different sets, so each set is looked at once below.
+        # Most servers of a large fleet have found the same versions, so each different set is looked at once.
         known = [*self.live.values(), *(row for row in self.lost.values() if row is not None)]
         sets = {report.found for report in known}
         confirmed: set[int] = set()
@@ -74,9 +77,9 @@ class ModelView:
         return self.found() & confirmed
 
     def most_served(self, blocked: Collection[int]) -> int | None:
-        """The version that most live servers answer with, the lower of two; None without one.
+        """The version with which most live servers answer by default; None if no server answers.
 
-        Leaves out `blocked` versions.
+        Leaves out `blocked` versions. Of two versions with as many servers it is the lower one.
         """
         counts = Counter(
             report.default_version
@@ -90,12 +93,12 @@ class ModelView:
         return (name for name, report in self.live.items() if report.serves(version))
 
     def answers_with(self, server: str, version: int | None) -> bool:
-        """True if a live server serves the version, and answers with it unless another one is named."""
+        """True if a live server serves the version, and answers with it each request that names no version."""
         report = self.live[server]
         return version is not None and report.default_version == version and report.serves(version)
 
     def unable(self, version: int) -> frozenset[str]:
-        """The live servers that cannot have `version`. Found by one look through the fleet, and kept."""
+        """The live servers that cannot have `version`. Kept, because it takes a look at each server."""
         if version not in self._unable:
             self._unable[version] = frozenset(
                 name for name, report in self.live.items() if cannot_have(report, version)
@@ -103,8 +106,10 @@ class ModelView:
         return self._unable[version]
 
     def swapping_count(self, state: ModelState) -> int:
-        """The servers that swap or may be swapping: all with a slot, and further ones, because a server may
-        swap without a slot after it was lost or rolled back.
+        """The number of servers that swap or may be swapping.
+
+        Counts each server with a slot, and each server that reports a swap without one: it was lost or rolled
+        back while it swapped.
         """
         return len(state.loading) + sum(
             report.is_swapping and name not in state.loading for name, report in self.live.items()
@@ -128,14 +133,14 @@ def cannot_have(report: ModelReport, version: int) -> bool:
 
 
 def is_silent(sighting: Sighting, lost_seconds: float, now_ns: int) -> bool:
-    """True if a server is lost: it has not reported for so long."""
+    """True if a server is lost, because it has not reported for more than `lost_seconds`."""
     return now_ns - sighting.seen_at_ns > round(lost_seconds * NS_PER_SECOND)
 
 
 def silent_servers(
     sightings: Mapping[str, Sighting], lost_seconds: float, now_ns: int
 ) -> frozenset[str]:
-    """The servers that have not reported for so long."""
+    """The names of the servers that have not reported for more than `lost_seconds`."""
     return frozenset(
         name for name, sighting in sightings.items() if is_silent(sighting, lost_seconds, now_ns)
     )
@@ -147,10 +152,10 @@ def model_views(
     lost_seconds: float,
     now_ns: int,
 ) -> dict[str, ModelView]:
-    """The view of each model of the state or of a report.
+    """The view of each model that is in the state or in a report.
 
-    A server that is leaving and lost counts as gone, so nothing waits for it. A server that has not
-    reported may have each of its sighting's `models`, or any model if the sighting names none.
+    A server that is leaving and lost is left out, so that nothing waits for it. A server that has not
+    reported is in the view of each of its sighting's `models`, or of every model if these are not known.
     """
     reported = (sighting.report.models for sighting in sightings.values() if sighting.report)
     views = {name: ModelView() for name in {*models}.union(*reported)}

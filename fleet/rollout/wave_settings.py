@@ -1,4 +1,4 @@
-"""The settings of a fleet's waves. Values only."""
+"""The settings of a fleet's waves, as values that check themselves."""
 
 from dataclasses import dataclass
 from math import ceil, floor, inf
@@ -8,12 +8,12 @@ from serving.base.errors import InvalidConfig
 from serving.core.model_settings import CanarySettings
 
 SECONDS_MAX = 1e9
-"""The longest time of a setting: 30 years. Time in nanoseconds has a limit."""
+"""The longest time that a setting may give: 30 years. Nanoseconds in 64 bits end at 292 years."""
 
 
 HOLD: Final = "hold"
 PASS: Final = "pass"
-"""The effect of a gate that has only warned about the version on a server."""
+"""The two values of `warned_gates`: a version about which a gate has warned waits for an operator, or goes on."""
 
 
 _JUDGEMENT = CanarySettings(request_count=10_000)
@@ -21,7 +21,7 @@ _JUDGEMENT = CanarySettings(request_count=10_000)
 
 @dataclass(frozen=True, slots=True)
 class WaveSize:
-    """The number of servers that a wave needs: a number, or a share of the fleet if that is more."""
+    """The number of servers that a wave needs: `server_count`, or `share` of the fleet if that is more."""
 
     server_count: int = 1
     share: float = 0.0
@@ -44,24 +44,24 @@ class WaveSize:
 class WaveSettings:
     """The sizes of waves, the judgement between two waves, and how much may go wrong on servers."""
 
-    # The sizes of the waves before the last one, which is the rest of the fleet.
+    # The sizes of all waves but the last one, which takes the rest of the fleet.
     sizes: tuple[WaveSize, ...] = (WaveSize(server_count=1), WaveSize(share=0.1))
     # The most servers that swap at the same time.
     load_count_max: int = 10
-    # The rule of a single server's canary. It judges after `request_count` requests of the wave, or after
-    # `judged_seconds` by the requests that there are. If `request_count` is 0, it judges only after that
-    # time.
+    # The rule by which a single server judges its canary. A wave is judged after `request_count` requests, or
+    # after `judged_seconds` by the requests that it has had. If `request_count` is 0, it is judged only after
+    # `judged_seconds`.
     judgement: CanarySettings = _JUDGEMENT
     judged_seconds: float = 60.0
     # The most servers with the old version whose requests are compared.
     control_count_max: int = 200
-    # A server without a report for this time is lost: its load no longer counts.
+    # A server that has not reported for this time is lost, and its load no longer takes a slot.
     lost_seconds: float = 30.0
-    # A server whose load takes longer goes back to the old version.
+    # A server whose load takes longer than this goes back to the stable version.
     load_seconds_max: float = 900.0
-    # The largest share of a wave's servers that may fail before the version is at fault.
+    # The largest share of a wave's servers on which a version may fail without being stopped.
     setback_share_max: float = 0.1
-    # HOLD: a version about which a gate has warned on a server waits for an operator. PASS: it goes on.
+    # HOLD if a version waits for an operator after a gate has warned about it on a server; PASS if it goes on.
     warned_gates: str = HOLD
 
     def __post_init__(self) -> None:
@@ -94,17 +94,17 @@ class WaveSettings:
             )
 
     def quota(self, wave_index: int, fleet_size: int) -> int:
-        """The number of servers of the wave with this index; the last wave has all."""
+        """The number of servers that the wave with this index needs. The last wave needs all."""
         is_last = self.is_last(wave_index)
         return fleet_size if is_last else self.sizes[wave_index].quota(fleet_size)
 
     def is_last(self, wave_index: int) -> bool:
-        """True for the wave with the rest of the fleet."""
+        """True if the wave with this index is the last one, which takes the rest of the fleet."""
         return wave_index >= len(self.sizes)
 
     def failed_server_count_max(self, quota: int) -> int:
-        """The number of servers of a wave that may fail.
+        """The number of servers on which a version may fail in a wave of `quota` servers.
 
-        At least one, because a single server shows little.
+        It is at least 1, because a failure on a single server may be the fault of that server.
         """
         return max(1, floor(self.setback_share_max * quota))

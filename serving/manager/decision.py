@@ -1,8 +1,8 @@
 """Decides who answers, and what is loaded and unloaded next, for one model. Pure functions on values.
 
-An *event* (`events.py`, `rollout.py`) changes the state at once: the source aspires versions, a load ends, an
-operator rolls back. `decide` finds out what follows from a state. The control thread applies each `Decision`,
-and asks again until the stream is at rest.
+An *event* (`events.py`, `rollback.py`, `blocking.py`, `canary_turns.py`) changes the state at once: the source
+aspires versions, a load ends, an operator rolls back. `decide` finds out what follows from a state. The control
+thread applies each `Decision`, and asks again until the stream is at rest.
 
 `decide` settles first, and acts only on a settled state:
 
@@ -30,14 +30,9 @@ from dataclasses import replace
 from serving.base.clock import NS_PER_SECOND, Now
 from serving.core.aspired_version_policy import Action, Load
 from serving.manager import canary
+from serving.manager.blocking import unblock, update_fallback
+from serving.manager.canary_turns import is_judged_by_rule, judge_canary, resume_canary
 from serving.manager.lives import end_canary_unless_aspired, reconcile
-from serving.manager.rollout import (
-    is_judged_by_rule,
-    judge_canary,
-    resume_canary,
-    unblock,
-    update_fallback,
-)
 from serving.manager.stream import StreamState
 from serving.manager.turn import (
     Decision,

@@ -1,6 +1,7 @@
 """The events in the life of one stream: what each changes at once. Pure: each changes a `Turn`.
 
-The events of operators are in `rollout.py`. `decide` finds out what follows next.
+The events of operators are in `rollback.py`, `blocking.py` and `canary_turns.py`. `decide` finds out what
+follows next.
 """
 
 from collections.abc import Mapping
@@ -9,11 +10,12 @@ from serving.base.errors import MillpondError, StatusCode
 from serving.core.model_settings import GateMode, ModelSettings
 from serving.core.servable import END, AspiredVersion, LoadStage, ServableStatus
 from serving.data_plane.servables import Servable
+from serving.manager.blocking import notify_blocked, unblock, update_fallback
+from serving.manager.canary_turns import change_canary
 from serving.manager.failed_loads import without_changed_files
 from serving.manager.harness import LoaderHarness
 from serving.manager.lives import apply_aspired
 from serving.manager.memory_pressure import end_failed_swap, make_room, note_lack
-from serving.manager.rollout import change_canary, notify_blocked, unblock, update_fallback
 from serving.manager.routing import Canary, canary_after
 from serving.manager.stream import StreamState
 from serving.manager.turn import Turn

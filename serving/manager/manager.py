@@ -32,7 +32,7 @@ from serving.core.operator_api import Rollback
 from serving.core.servable import AspiredVersion, ServableId, ServableStatus, UnloadStage
 from serving.data_plane.servables import Servable, ServingMap
 from serving.loading.loader import Loader
-from serving.manager import events, rollout
+from serving.manager import blocking, canary_turns, events
 from serving.manager.blocked_state import BlockedState
 from serving.manager.control_thread import (
     Inbox,
@@ -51,6 +51,7 @@ from serving.manager.control_thread import (
 from serving.manager.decision import decide
 from serving.manager.harness import LoaderHarness
 from serving.manager.listener import ManagerListener
+from serving.manager.rollback import roll_back
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.stream import StreamState
 from serving.manager.streams import Streams
@@ -181,18 +182,18 @@ class AspiredVersionsManager:
         memory. With `is_cold_allowed` an earlier version may be loaded from disk while the current
         one serves on.
         """
-        return self._ask(name, partial(rollout.roll_back, is_cold_allowed=is_cold_allowed))
+        return self._ask(name, partial(roll_back, is_cold_allowed=is_cold_allowed))
 
     def promote(self, name: str) -> Future[int]:
         """Ends the canary, which then answers all requests.
 
         The future returns its version, or raises FailedPrecondition without a canary.
         """
-        return self._ask(name, rollout.promote)
+        return self._ask(name, canary_turns.promote)
 
     def allow(self, name: str, version: int) -> Future[None]:
         """Unblocks a version. The future raises FailedPrecondition if it is not blocked."""
-        return self._ask(name, partial(rollout.allow, version=version))
+        return self._ask(name, partial(blocking.allow, version=version))
 
     def _ask(self, name: str, change: StreamChange[Result]) -> Future[Result]:
         reply = Reply[Result]()

@@ -7,8 +7,8 @@ Pure.
 from serving.base.errors import DoesNotFitBeside, MillpondError
 from serving.core.blocked_versions import BlockedBy
 from serving.core.servable import UNLOADING
+from serving.manager.blocking import block
 from serving.manager.harness import LoaderHarness
-from serving.manager.rollout import block
 from serving.manager.turn import Turn
 
 

@@ -9,7 +9,7 @@ from fleet.kubernetes.pods import PodPlace
 from fleet.rollout import changes as changes_module
 from fleet.rollout.changes import Change, changes
 from fleet.rollout.reports import Grant
-from fleet.rollout.state import FleetRollout, FleetState, ModelState
+from fleet.rollout.state import FleetRollout, FleetState, GateWarning, ModelState
 from serving.core.blocked_versions import BlockedBy, BlockedVersion
 from serving.core.servable import GateVerdict
 from tests.kubernetes.fake_cluster import FakeCluster
@@ -67,7 +67,7 @@ def test_each_change_of_a_state_is_a_sentence(cluster: FakeCluster) -> None:
     rollout = FleetRollout(
         version=2,
         failed_servers=frozenset({"a"}),
-        warned={"b": "gate drift: NaN in 100 of 100 values"},
+        warned={"b": GateWarning("gate drift: NaN in 100 of 100 values")},
     )
     block = BlockedVersion(by=BlockedBy.CANARY, reason="slow", since_wall_ns=0)
     after = ModelState(stable=1, rollout=rollout, blocked={3: block}).with_verdict(verdict, 3)

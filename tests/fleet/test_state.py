@@ -6,6 +6,7 @@ from fleet.rollout.state import (
     VERDICT_COUNT_MAX,
     FleetRollout,
     FleetState,
+    GateWarning,
     ModelState,
     Slot,
     fleet_state_from_json,
@@ -28,7 +29,10 @@ FULL = FleetState(
                 members={"a": 5},
                 failed_servers=frozenset({"b"}),
                 is_promoted=True,
-                warned={"a": "gate drift: NaN"},
+                warned={
+                    "a": GateWarning("gate drift: NaN"),
+                    "c": GateWarning("gate golden: it differs", may_hold=False),
+                },
                 is_doubtful=True,
                 warned_alone=frozenset({"finite"}),
                 excused=frozenset({"finite"}),
@@ -50,7 +54,10 @@ def test_state_survives_its_json(state: FleetState) -> None:
 
 def test_state_of_an_earlier_release_is_read() -> None:
     document = json.loads(FULL.as_json())
-    for key in ("is_promoted", "warned", "is_doubtful", "warned_alone", "excused"):
+    for key in (
+        *("is_promoted", "warned", "warnings_only_shown", "is_doubtful", "warned_alone"),
+        "excused",
+    ):
         del document["models"]["ctr"]["rollout"][key]
     rollout = fleet_state_from_json(json.dumps(document)).models["ctr"].rollout
     assert rollout is not None
@@ -59,9 +66,19 @@ def test_state_of_an_earlier_release_is_read() -> None:
     )
 
 
+def test_warning_of_an_earlier_release_may_hold() -> None:
+    document = json.loads(FULL.as_json())
+    del document["models"]["ctr"]["rollout"]["warnings_only_shown"]
+    rollout = fleet_state_from_json(json.dumps(document)).models["ctr"].rollout
+    assert rollout is not None
+    assert [warning.may_hold for warning in rollout.warned.values()] == [True, True]
+
+
 def test_state_is_readable_by_an_earlier_release() -> None:
-    (verdict,) = json.loads(FULL.as_json())["models"]["ctr"]["verdicts"]
+    model = json.loads(FULL.as_json())["models"]["ctr"]
+    (verdict,) = model["verdicts"]
     assert verdict.keys() == {"gate", "mode", "is_passed", "reason", "figures"}
+    assert model["rollout"]["warned"] == {"a": "gate drift: NaN", "c": "gate golden: it differs"}
 
 
 @pytest.mark.parametrize(

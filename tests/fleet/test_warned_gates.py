@@ -10,7 +10,7 @@ from fleet.http.status import fleet_status
 from fleet.rollout.changes import changes
 from fleet.rollout.operations import aborted, promoted
 from fleet.rollout.reports import VersionReport
-from fleet.rollout.state import fleet_state_from_json
+from fleet.rollout.state import GateWarning, fleet_state_from_json
 from fleet.rollout.trial import Trial
 from fleet.rollout.view import model_views
 from fleet.rollout.warned_gates import WARNED_COUNT_MAX, WARNED_LENGTH_MAX, is_held, noted_warnings
@@ -56,7 +56,9 @@ def test_warned_version_passes_if_the_settings_say_so() -> None:
 SHOWN_ONLY = {"golden", "shapes", "latency", "convergence"}
 
 
-@pytest.mark.parametrize("gate", [*(gate.value for gate in Gate), "of_a_later_release"])
+@pytest.mark.parametrize(
+    "gate", [*(gate.value for gate in Gate), "of_a_later_release", "golden: as a name"]
+)
 def test_gate_holds_what_is_never_meant(gate: str) -> None:
     world = FleetWorld()
     world.step()
@@ -64,7 +66,8 @@ def test_gate_holds_what_is_never_meant(gate: str) -> None:
     row = VersionReport(state=AVAILABLE, warned={gate: "it differs"})
     world.set_version(world.members[0], 2, row)
     world.step()
-    assert f"gate {gate}: it differs" in world.rollout.warned[world.members[0]]
+    warning = world.rollout.warned[world.members[0]]
+    assert warning == GateWarning(f"gate {gate}: it differs", may_hold=gate not in SHOWN_ONLY)
     world.step(100)
     assert world.rollout.wave_index == (1 if gate in SHOWN_ONLY else 0)
 
@@ -244,7 +247,8 @@ def test_warnings_that_are_kept_are_few_and_short() -> None:
         world.set_version(name, 2, VersionReport(state=AVAILABLE, warned={"drift": "x" * 4_000}))
     world.step()
     assert len(world.rollout.warned) == WARNED_COUNT_MAX
-    assert max(map(len, world.rollout.warned.values())) == WARNED_LENGTH_MAX
+    reasons = [warning.reason for warning in world.rollout.warned.values()]
+    assert max(map(len, reasons)) == WARNED_LENGTH_MAX
 
 
 def test_warning_is_a_change_and_in_the_status() -> None:
@@ -266,7 +270,9 @@ def test_warning_is_a_change_and_in_the_status() -> None:
     )
     rollout = status["models"][MODEL]["rollout"]
     assert rollout["is_held"]
-    assert rollout["warned"] == dict(world.rollout.warned)
+    assert rollout["warned"] == {
+        world.members[0]: "gate drift: output 'y': NaN in 100 of 100 values"
+    }
 
 
 @pytest.mark.parametrize("count", [1, 3])

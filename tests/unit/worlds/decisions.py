@@ -26,10 +26,11 @@ from serving.core.servable import (
     ServableState,
 )
 from serving.core.version_selection import All, Latest, Specific, VersionSelection, select_unblocked
-from serving.manager import events, rollout
+from serving.manager import blocking, canary_turns, events
 from serving.manager.blocked_state import BlockedState
 from serving.manager.decision import decide
 from serving.manager.harness import RetryPolicy
+from serving.manager.rollback import roll_back
 from serving.manager.stream import Rules, StreamState
 from serving.manager.turn import (
     BlocksChanged,
@@ -247,7 +248,7 @@ class DecidedStream:
         """A cold rollback finds out which of the older versions on disk still load."""
         for version in sorted(self.found_at_ns.keys() - self.in_state(AVAILABLE)):
             self.drop(version, [permanent] * 4)
-        self.operate(lambda turn: rollout.roll_back(turn, is_cold_allowed=True))
+        self.operate(lambda turn: roll_back(turn, is_cold_allowed=True))
         self.finish()
 
     def move_label(self) -> None:
@@ -276,14 +277,14 @@ class DecidedStream:
 
     def draw_rollback(self) -> None:
         is_cold = self.random.random() < 0.6
-        self.operate(lambda turn: rollout.roll_back(turn, is_cold_allowed=is_cold))
+        self.operate(lambda turn: roll_back(turn, is_cold_allowed=is_cold))
 
     def draw_promotion(self) -> None:
-        self.operate(rollout.promote)
+        self.operate(canary_turns.promote)
 
     def draw_allowance(self) -> None:
         version = self.random.choice(VERSIONS)
-        self.operate(lambda turn: rollout.allow(turn, version))
+        self.operate(lambda turn: blocking.allow(turn, version))
 
     def draw_requests(self) -> None:
         """Adds requests, by which a canary is judged."""

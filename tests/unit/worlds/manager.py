@@ -14,7 +14,7 @@ from serving.core.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.manager import canary, rollout
+from serving.manager import blocking, canary
 from serving.manager.harness import RetryPolicy
 from serving.manager.listener import ManagerListener
 from serving.manager.manager import AspiredVersionsManager
@@ -129,7 +129,7 @@ class World:
 
     def block(self, version: int, by: BlockedBy, reason: str) -> None:
         """Blocks a version as a part of the server does it."""
-        self.manager._event("m", lambda turn: rollout.block(turn, {version}, by, reason))
+        self.manager._event("m", lambda turn: blocking.block(turn, {version}, by, reason))
 
     def stream_status(self) -> StreamStatus | None:
         return self.streams.status("m")
