@@ -503,8 +503,7 @@ class GuardedConnection(HttpToolsProtocol):
 
 
 def connection_class(
-    limits: ConnectionLimits,
-    is_stopping: Callable[[], bool] = lambda: False,
+    limits: ConnectionLimits, is_stopping: Callable[[], bool]
 ) -> type[GuardedConnection]:
     """Makes the class of one server's connections.
 

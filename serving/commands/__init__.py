@@ -1,1 +1,1 @@
-"""The commands of `millpond`. `cli.COMMANDS` has their modules and functions."""
+"""The commands of `millpond`. The table `cli.COMMANDS` names the function of each command."""

@@ -1,4 +1,4 @@
-"""Types of options, whose errors quote the text that was typed."""
+"""Reads the values of options. Each error quotes the text that the user has typed."""
 
 import argparse
 import math
@@ -12,7 +12,7 @@ _PORT_MAX = 65_535
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Makes the type of an option that takes whole numbers from `least` to `most`."""
+    """Makes the reader of an option that takes whole numbers from `least` to `most`."""
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
 
     def parse(text: str) -> int:

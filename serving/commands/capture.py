@@ -24,7 +24,7 @@ from warmup.signature_defs import require_version
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Writes the file and prints what it holds. Writes nothing if it raises MillpondError."""
+    """Writes the file, and prints how many records it has. If it raises MillpondError, nothing is written."""
     parsed = make_parser().parse_args(arguments)
     path = _file_to_write(parsed.output)
     if path.exists() and not parsed.force:
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _file_to_write(output: Path) -> Path:
-    """Chooses the file to write. Raises NotFound if `output` is wrong, before a server is called."""
+    """The file to write. Raises NotFound for a wrong `output`, so that no server is called in vain."""
     if output.is_dir():
         try:
             require_version(output)
@@ -56,7 +56,7 @@ def _file_to_write(output: Path) -> Path:
 
 
 def print_result(path: Path, logs: Sequence[Log]) -> None:
-    """Prints one line to standard output."""
+    """Prints the path, and the numbers of records and responses, in one line."""
     answered_count = sum(map(has_response, logs))
     print(f"{path}: {len(logs)} records, {answered_count} with a response", file=sys.stdout)
 
@@ -73,9 +73,9 @@ def _captured(client: Client, parsed: argparse.Namespace) -> list[Log]:
 
 
 def _fitting(logs: Sequence[Log], signatures: Mapping[str, Signature]) -> list[Log]:
-    """Keeps the requests that the serving version accepts.
+    """The requests that the version which serves now accepts.
 
-    A request that only an older version accepted would make the next version's warm-up fail.
+    A request that only an older version accepted would make the warm-up of the next version fail.
     """
     fitting = [log for log in logs if not any(log_faults(log, signatures))]
     if len(fitting) < len(logs):

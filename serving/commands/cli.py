@@ -1,4 +1,4 @@
-"""The command `millpond`: a table of its commands, whose modules are imported when they are used."""
+"""The command `millpond`: a table of its commands. The module of a command is imported when it is used."""
 
 import difflib
 import importlib
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Command(NamedTuple):
     """A command of `millpond`.
 
-    `entry` is MODULE:FUNCTION, imported when it is used. A module without a dot is in this package.
-    `parser` is the function that makes the parser of its arguments, by default `make_parser` beside `run`,
-    or `make_X_parser` beside `X`.
+    `entry` is MODULE:FUNCTION. A module without a dot is in this package. `parser` names, in the same form,
+    the function that makes the parser of the command's arguments. By default it is `make_parser` for a
+    function `run`, and `make_X_parser` for a function `X`.
     """
 
     entry: str
@@ -33,7 +33,7 @@ class Command(NamedTuple):
         return status
 
     def make_parser(self) -> "ArgumentParser":
-        """Makes a parser that describes the command's arguments, for completion."""
+        """Makes the parser of the command's arguments, for completion."""
         module_name, function_name = self.entry.split(":")
         infix = "" if function_name == "run" else f"{function_name}_"
         made: ArgumentParser = _imported(self.parser or f"{module_name}:make_{infix}parser")()
@@ -84,9 +84,9 @@ EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the process's exit status: 0, 1 failed, 2 wrong usage.
+    """Runs one command, and returns the exit status: 0, or 1 if it has failed, or 2 for a wrong usage.
 
-    A command that Ctrl-C or a closed pipe ends has the status of a process that the signal ended.
+    After Ctrl-C or a closed pipe, it is the status of a process that the signal has ended.
     """
     given = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
@@ -127,7 +127,7 @@ def _run(command: str, arguments: Sequence[str]) -> int:
 
 
 def _print_error(command: str, error: Exception) -> None:
-    """Prints the message line by line, escaped, because its text may come from a server or a file."""
+    """Prints a message line by line. Escapes control characters, because a server or a file may contain them."""
     for line in f"millpond {command}: {error}".split("\n"):
         print(printable(line), file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""`millpond completion`: prints the script with which a shell completes commands, flags and files."""
+"""`millpond completion`: prints the script by which a shell completes commands, flags and files."""
 
 import argparse
 import re
@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 _PATH_READERS = (base_path, local_path, optional_path)
 _WORDS = re.compile(r"[a-z]+(\|[a-z]+)+")
-"""A metavar that lists all values of a flag."""
+"""Matches the metavar of a flag if it lists all values, like "a|b|c"."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def make_root_parser() -> argparse.ArgumentParser:
-    """Makes one parser of all commands. It only describes them: `millpond` does not parse with it."""
+    """Makes one parser that describes all commands. `millpond` itself does not parse arguments with it."""
     from serving.commands.cli import COMMANDS
 
     root = argparse.ArgumentParser(prog="millpond", allow_abbrev=False)
@@ -33,14 +33,14 @@ def make_root_parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(metavar="COMMAND")
     for name, command in COMMANDS.items():
         made = command.make_parser()
-        # `root` has --help already.
+        # add_help is False because `made` brings its own --help.
         parser = commands.add_parser(name, help=command.summary, parents=[made], add_help=False)
         _complete_files(parser)
     return root
 
 
 def make_serve_parser() -> argparse.ArgumentParser:
-    """Makes a parser of all flags of `millpond serve` that are not refused."""
+    """Makes a parser that describes all flags which `millpond serve` accepts."""
     parser = argparse.ArgumentParser(prog="millpond serve", allow_abbrev=False)
     for flag in FLAGS.values():
         if isinstance(flag, Flag):

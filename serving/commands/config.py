@@ -23,17 +23,17 @@ from serving.core.model_config import ModelConfig
 from serving.core.version_selection import select_unblocked
 from serving.rpc.config_service import RELOAD_TIMEOUT_SECONDS
 
-# Longer than the server waits, so that the server can report which model was not loaded in time.
+# Longer than the server itself waits, so that the server can report which model was not loaded in time.
 _APPLY_TIMEOUT_SECONDS = RELOAD_TIMEOUT_SECONDS + 10
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Prints the changes, one on each line. `apply` changes the server too. Raises MillpondError."""
+    """Prints the changes, one on each line. The action `apply` also changes the server. Raises MillpondError."""
     parsed = make_parser().parse_args(arguments)
     try:
         return _plan(parsed) if parsed.action == "plan" else _apply(parsed)
     except InvalidConfig as error:
-        # The status is 1 and not 2, because the fault is in FILE, and the usage is right.
+        # The status is 1 and not 2, because the content of FILE is wrong, and not the usage of the command.
         print(f"millpond config {parsed.action}: {error}", file=sys.stderr)
         return 1
 
@@ -58,8 +58,8 @@ def _apply(parsed: argparse.Namespace) -> int:
 
 def _planned(client: Client, file: Path, settings_file: Path | None) -> ConfigPlan:
     read_model_config_file(file)
-    # Reads the file as the server does, which refuses a file without a list, because it may be empty by
-    # mistake.
+    # The file is also read as the server reads it. The server refuses a file without a list of models, because
+    # such a file may be empty by mistake.
     models = decode_model_config(encode_model_config(file), str(file))
     present, settings = client.config()
     if settings_file is not None:
@@ -69,12 +69,11 @@ def _planned(client: Client, file: Path, settings_file: Path | None) -> ConfigPl
 
 
 def plan_warnings(plan: ConfigPlan, described: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a warning for each changed label that would wait for a version that cannot come, and for
-    each field that has no effect.
+    """Yields a warning for each changed label whose version cannot come, and for each field without an effect.
 
-    `described` comes from `Client.describe_models`. A model that is added or moved gets no warnings,
-    because the server has not yet looked for the versions of its base path. The server reports such labels
-    later, in its log and status.
+    `described` comes from `Client.describe_models`. A model that is added, or gets another base path, has no
+    warnings about labels, because the server has not looked for its versions yet. The server reports such
+    labels later, in its log and in its status.
     """
     for after in (*plan.added, *(change.after for change in plan.changed), *plan.unchanged):
         if after.has_logging_config:

@@ -15,9 +15,11 @@ DATA_TARGET = "localhost:8500"
 
 
 def add_connection(parser: argparse.ArgumentParser, *, is_operator: bool = True) -> None:
-    """Adds --target and the TLS options. The default is the admin socket of the user's server.
+    """Adds --target and the TLS options to a command.
 
-    Without `is_operator`, localhost:8500 is tried too, which may be a server of another user.
+    Without --target, the command calls the only server of this user on this machine, through its admin
+    socket. If there is none and the command is not for operators (`is_operator` is False), it calls
+    localhost:8500, which may be a server of another user.
     """
     found = "the one server that this user runs on this machine"
     parser.add_argument(
@@ -45,10 +47,10 @@ def add_connection(parser: argparse.ArgumentParser, *, is_operator: bool = True)
 
 
 def connect(parsed: argparse.Namespace, *, is_announced: bool = False) -> Client:
-    """Connects a client of the command's server. Raises InvalidConfig if TLS files are wrong.
+    """Makes a client of the command's server. Raises InvalidConfig if the TLS files are wrong.
 
-    Prints the server to standard error if --target does not name it, or with `is_announced`. Standard
-    output is for scripts and gets only the command's result.
+    Prints the server's address to standard error if `is_announced` is True or --target is not given. It does
+    not go to standard output, because scripts read the result of the command there.
     """
     if parsed.target is None:
         is_announced = True
@@ -63,13 +65,13 @@ def connect(parsed: argparse.Namespace, *, is_announced: bool = False) -> Client
 
 
 def warn(command: str, warning: str) -> None:
-    """Prints a server's warning to standard error, unless it is ""."""
+    """Prints a server's warning to standard error. Prints nothing if `warning` is ""."""
     if warning:
         print(f"millpond {command}: warning: {warning}", file=sys.stderr)
 
 
 def _default_target(parsed: argparse.Namespace) -> str:
-    # Over the network an operator needs a certificate, but not for a socket of this machine.
+    # TLS options show that the command should use the network, because an admin socket needs none.
     if _tls(parsed) is not None:
         return DATA_TARGET
     try:

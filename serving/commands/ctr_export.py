@@ -24,9 +24,9 @@ from warmup.records import write_records
 from warmup.replay import WARM_UP_FILE
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of the present step, the number of steps done, and of all steps."""
+"""Gets the name of the present step, the number of steps that are done, and the number of all steps."""
 
-# One row, a typical batch of a client, and the batch that the measurements send.
+# The rows of each warm-up request: one row, a client's typical batch, and the batch of the measurements.
 _WARM_UP_ROWS = (1, 10, 100)
 _STEP_COUNT = TABLE_COUNT + 2
 
@@ -39,11 +39,11 @@ def export_ctr_model(
     with_warm_up: bool = True,
     progress: Progress = lambda what, done, total: None,
 ) -> Path:
-    """Exports `version` as `directory/version` and returns that path.
+    """Exports `version` as `directory/version`, and returns that path.
 
-    The files are written to another directory and renamed, so that a server that polls `directory`
-    never sees a part of them. Raises FailedPrecondition if the version exists already. Raises OSError
-    or another MillpondError if it cannot be written.
+    Writes the files to another directory and then renames it, so that a server that polls `directory` never
+    sees a part of the version. Raises FailedPrecondition if the version exists already, and OSError or
+    another MillpondError if it cannot be written.
     """
     target = directory / str(version)
     refuse_existing(target)
@@ -67,7 +67,7 @@ def export_ctr_model(
 
 
 def _module(version: int, table_rows: int, progress: Progress) -> Any:
-    """Makes a tf.Module with 26 `tables`, and `layers`: matrix and bias of each of 3."""
+    """Makes a tf.Module with `tables`, 26 variables, and `layers`, the matrix and the bias of each of 3 layers."""
     module = tf.Module()
     module.tables = []
     for table in range(TABLE_COUNT):
@@ -83,15 +83,17 @@ def _module(version: int, table_rows: int, progress: Progress) -> Any:
 
 def _save(module: Any, path: Path, version: int, table_rows: int) -> None:
     def predict(dense: Any, sparse: Any) -> dict[str, Any]:
-        # Ids come from hashing. An id for another table size must not fail, so the remainder is used.
+        # Clients make ids by hashing. The remainder is used, so that an id beyond this table's size is valid.
         ids = tf.math.floormod(sparse, table_rows)
-        # One op separates the columns. A slice for each would be 26 ops, which cost more than the rest.
+        # `unstack` separates all columns by one op. A slice for each column would be 26 ops, which would cost
+        # more than the rest of the graph.
         columns = tf.unstack(ids, num=TABLE_COUNT, axis=1)
         embeddings = [
             tf.gather(table, column) for table, column in zip(module.tables, columns, strict=True)
         ]
         logits = _layers(module.layers, tf.concat([*embeddings, dense], axis=1))
-        # One value for each row, because a server that batches requests splits every output by rows.
+        # The version is answered once for each row, because a server that batches requests splits every output
+        # by rows.
         versions = tf.fill([tf.shape(dense)[0]], tf.constant(version, tf.int64))
         return {"ctr": tf.sigmoid(logits), "version": versions}
 

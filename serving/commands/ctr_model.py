@@ -1,11 +1,11 @@
-"""The numbers of the CTR model for the demo and the measurements: weights, requests, answers.
+"""Computes the weights, the requests and the right answers of the CTR model for the demo and measurements.
 
-26 embedding tables of `table_rows` × 16 float32 (300,000 rows: 500 MB) and 13 dense features go
-through layers of 256, 128 and 1 to a click probability.
+The model computes the probability of a click. It looks up 26 ids in embedding tables of `table_rows` × 16
+float32 (500 MB for 300,000 rows), adds 13 dense features, and has layers of 256, 128 and 1.
 
-Every weight is a function of version, tensor and position. So the right answer to a request can be
-computed from the few rows that it touches. `reference_answer` shares no code with the graph that
-`serving.commands.ctr_export` makes, and needs neither TensorFlow nor the 500 MB.
+Every weight is a function of version, tensor and position. So the right answer to a request can be computed
+from the few rows of the tables that the request uses. `reference_answer` shares no code with the graph of
+`serving.commands.ctr_export`, and needs neither TensorFlow nor the 500 MB.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ DEFAULT_TABLE_ROWS = 300_000
 
 Array = npt.NDArray[Any]
 
-# Tensors are numbered: tables are 0 to 25, then each layer has a matrix and a bias.
+# Tensors are numbered: the tables from 0 to 25, and then the matrix and the bias of each layer.
 _FIRST_LAYER_TENSOR = TABLE_COUNT
 
 
 def refuse_existing(version_directory: Path) -> None:
-    """Raises FailedPrecondition if the version exists: an exported version never changes."""
+    """Raises FailedPrecondition if the version exists, because an exported version must never change."""
     if version_directory.exists():
         raise FailedPrecondition(
             f"{version_directory} is there already; remove it or choose another version"
@@ -48,7 +48,7 @@ def layer_weights(version: int, layer: int) -> tuple[Array, Array]:
     input_sizes = (TABLE_COUNT * EMBEDDING_SIZE + DENSE_COUNT, *LAYER_SIZES)
     shape = (input_sizes[layer], LAYER_SIZES[layer])
     tensor = _FIRST_LAYER_TENSOR + 2 * layer
-    # Keeps the variance of the activations the same from layer to layer.
+    # With this scale the variance of the activations stays the same from layer to layer.
     scale = np.float32(np.sqrt(3 / shape[0]))
     matrix = _weights(version, tensor, np.arange(shape[0] * shape[1], dtype=np.uint32))
     bias = _weights(version, tensor + 1, np.arange(shape[1], dtype=np.uint32))
@@ -56,7 +56,7 @@ def layer_weights(version: int, layer: int) -> tuple[Array, Array]:
 
 
 def request_inputs(seed: int, rows: int, table_rows: int = DEFAULT_TABLE_ROWS) -> dict[str, Array]:
-    """Inputs of one request: `dense` float32[rows, 13] and `sparse` int64[rows, 26]."""
+    """The inputs of one random request: `dense` float32[rows, 13] and `sparse` int64[rows, 26]."""
     generator = np.random.default_rng(seed)
     return {
         "dense": generator.standard_normal((rows, DENSE_COUNT), np.float32),
@@ -65,7 +65,7 @@ def request_inputs(seed: int, rows: int, table_rows: int = DEFAULT_TABLE_ROWS) -
 
 
 def reference_answer(version: int, inputs: dict[str, Array], table_rows: int) -> Array:
-    """The `ctr` that `version` must answer: float64[rows, 1]. Ids count modulo `table_rows`."""
+    """The output `ctr` with which `version` must answer: float64[rows, 1]. Ids count modulo `table_rows`."""
     embeddings = [
         _table_rows_of(version, table, inputs["sparse"][:, table], table_rows)
         for table in range(TABLE_COUNT)
@@ -83,7 +83,7 @@ def reference_answer(version: int, inputs: dict[str, Array], table_rows: int) ->
 def reference_answers(
     versions: Sequence[int], requests: Sequence[dict[str, Array]], table_rows: int
 ) -> dict[int, list[Array]]:
-    """The right `ctr` of each request, for each version."""
+    """The right output `ctr` of each request, by version."""
     return {
         version: [reference_answer(version, inputs, table_rows) for inputs in requests]
         for version in versions
@@ -91,14 +91,14 @@ def reference_answers(
 
 
 def _table_rows_of(version: int, table: int, ids: Array, table_rows: int) -> Array:
-    """The rows `ids` of one table: float32[len(ids), 16]."""
+    """The rows of one table that have these ids: float32[len(ids), 16]."""
     rows = (ids % table_rows).astype(np.uint32)
     positions = rows[:, np.newaxis] * np.uint32(EMBEDDING_SIZE)
     return _weights(version, table, positions + np.arange(EMBEDDING_SIZE, dtype=np.uint32))
 
 
 def _weights(version: int, tensor: int, positions: Array) -> Array:
-    """Values float32 in [-1, 1) for `positions` (uint32) of one tensor of one version."""
+    """The float32 weights in [-1, 1) at `positions` (uint32) of one tensor of one version."""
     seed = _mixed(np.array([(version * 1_000 + tensor) % 2**32], np.uint32))
     mixed = _mixed(positions * np.uint32(0x9E3779B1) + seed)
     # 24 bits fit a float32 exactly, so the weights are the same on every machine.
@@ -109,7 +109,7 @@ def _weights(version: int, tensor: int, positions: Array) -> Array:
 
 
 def _mixed(values: Array) -> Array:
-    """MurmurHash3's finalizer of uint32, which spreads each bit over all other bits."""
+    """Mixes uint32 values by the finalizer of MurmurHash3: each bit influences all other bits."""
     values = values ^ (values >> np.uint32(16))
     values *= np.uint32(0x85EBCA6B)
     values ^= values >> np.uint32(13)

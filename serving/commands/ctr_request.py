@@ -1,4 +1,4 @@
-"""Makes the request that clients send to the CTR model."""
+"""Makes a request to the CTR model."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -14,9 +14,10 @@ from serving.source.listing import VERSION_MAX
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Exports one version and prints its path.
+    """Exports one version, and prints its path.
 
-    Raises FailedPrecondition if it exists already or TensorFlow is missing, and OSError if it cannot be written.
+    Raises FailedPrecondition if the version exists already or TensorFlow is missing, and OSError if the
+    version cannot be written.
     """
     parsed = make_parser().parse_args(arguments)
     # Both checks come before the import of TensorFlow, which takes seconds.

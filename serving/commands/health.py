@@ -1,8 +1,8 @@
 """`millpond health`: exits with status 0 if a server is ready, for Docker and other supervisors.
 
-It asks gRPC's health. If gRPC does not answer, as with TLS on its port, it asks `/readyz`, which
-reports the same. The two messages of gRPC are written as bytes: a HealthCheckRequest for the whole
-server is empty, and the reply's only field is its status. So the command imports no message class.
+It asks gRPC's health service. If gRPC does not answer, for example because the port has TLS, it asks
+`/readyz`, which reports the same. The messages of gRPC are written as bytes here, so that the command need not
+import message classes: the request for the whole server is empty, and the reply has one field, the status.
 """
 
 import argparse
@@ -16,18 +16,18 @@ import grpc
 from serving.base.errors import Unavailable
 from serving.commands.argument_types import target
 
-# All timeouts together are below the 5 s that the Dockerfile's HEALTHCHECK gives, so that the reason is
-# printed.
+# Both timeouts together are below the 5 s of the Dockerfile's HEALTHCHECK, so that the command can print the
+# reason.
 GRPC_TIMEOUT_SECONDS = 2.0
 HTTP_TIMEOUT_SECONDS = 1.5
-# HealthCheckResponse with field 1, a varint, at SERVING.
+# The bytes of a HealthCheckResponse whose status is SERVING.
 _SERVING = b"\x08\x01"
-# The image's variables for its ports, each with the server's own default.
+# The image's environment variables for the ports, with the default port of each.
 PORT_VARIABLES: Mapping[str, str] = {"MILLPOND_PORT": "8500", "MILLPOND_HTTP_PORT": "8501"}
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Checks the server, and returns 0 if it is ready. Raises Unavailable with the reason if it is not."""
+    """Returns 0 if the server is ready. Raises Unavailable, with the reason, if it is not."""
     parsed = make_parser().parse_args(arguments)
     problem = _problem(parsed.target, parsed.http)
     if problem is not None:
@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _problem(grpc_target: str, http_address: str) -> str | None:
-    """The reason why the server is not ready, or None."""
+    """The reason why the server is not ready; None if it is ready."""
     try:
         return _grpc_problem(grpc_target)
     except grpc.RpcError as error:
@@ -47,9 +47,9 @@ def _problem(grpc_target: str, http_address: str) -> str | None:
 
 
 def _grpc_problem(grpc_target: str) -> str | None:
-    """The reason in gRPC's health if the server is not SERVING; None if it is.
+    """The reason, by gRPC's health service, why the server is not ready; None if it is SERVING.
 
-    Raises RpcError if it does not answer.
+    Raises RpcError if gRPC does not answer.
     """
     with grpc.insecure_channel(grpc_target) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
@@ -60,7 +60,7 @@ def _grpc_problem(grpc_target: str) -> str | None:
 
 
 def _http_problem(url: str) -> str | None:
-    # A proxy of the environment could not reach the ports of this machine.
+    # Proxies that the environment names are ignored, because they cannot reach the ports of this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=HTTP_TIMEOUT_SECONDS):

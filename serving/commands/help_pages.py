@@ -1,6 +1,6 @@
 """`millpond help`: prints a page of the documents, or the help of a command or a flag.
 
-A wheel carries the pages of docs/ beside this package; a clone has them in docs/ itself.
+A wheel has a copy of docs/ in the package `serving`. A clone of the repository has docs/ itself.
 """
 
 import argparse
@@ -19,13 +19,13 @@ TOPICS = "topics"
 _SERVING = Path(__file__).parents[1]
 _DIRECTORIES = (_SERVING / "docs", _SERVING.parent / "docs")
 _COMMENT = re.compile(r"^<!--.*?-->\n+", re.MULTILINE | re.DOTALL)
-# Marks for the test of the examples, behind the language of a block.
+# Matches the marks after the language of a code block, which only the test of the examples needs.
 _MARKS = re.compile(r"^(```\w+) .*$", re.MULTILINE)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Prints the page, or the list of topics. Raises NotFound for any other topic."""
-    # Parsed without argparse, which would refuse the name of a flag.
+    # The topic is not parsed by argparse, because argparse would refuse the name of a flag.
     topic, *rest = arguments or [TOPICS]
     if rest or topic in ("-h", "--help"):
         make_parser().parse_args(arguments)
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def find_pages(directories: Sequence[Path] = _DIRECTORIES) -> Mapping[str, Path]:
-    """Finds the pages by topic, like `getting-started`.
+    """The files of the pages by topic, like `getting-started`.
 
     Raises NotFound if this installation has no pages.
     """
@@ -64,7 +64,7 @@ def title_of(path: Path) -> str:
 
 
 def print_page(text: str, stream: TextIO) -> None:
-    """Prints a page: formatted on a terminal, elsewhere as it is, without marks for its test."""
+    """Prints a page: formatted on a terminal, and elsewhere as Markdown without comments and marks for tests."""
     plain = _MARKS.sub(r"\1", _COMMENT.sub("", text))
     if not stream.isatty():
         print(plain, end="", file=stream)

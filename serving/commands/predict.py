@@ -25,7 +25,7 @@ DEFAULT_SIGNATURE = "serving_default"
 
 
 def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
-    """Prints the version that answered, its latency, and each output. Raises MillpondError."""
+    """Prints the version that answered, the latency of the request, and each output. Raises MillpondError."""
     clock = clock or SystemClock()
     parsed = make_parser().parse_args(arguments)
     document = None if parsed.input_json is None else _read_json(parsed.input_json)

@@ -1,4 +1,4 @@
-"""Makes the inputs of a request, from the JSON of TensorFlow Serving or at random."""
+"""Makes the inputs of a request: from JSON as TensorFlow Serving's REST API takes it, or at random."""
 
 import base64
 import binascii
@@ -15,16 +15,16 @@ from serving.base.tensor_proto import array_dtype, data_type_name
 
 Array = npt.NDArray[Any]
 
-# The largest protobuf message.
+# The size of the largest protobuf message.
 _REQUEST_BYTES_MAX = 2**31 - 1
 
 
 def inputs_from_json(document: Any, signature: Signature) -> dict[str, Array]:
-    """Reads the body of a REST predict request, as TensorFlow Serving documents it.
+    """Reads the body of a REST predict request, in the two forms that TensorFlow Serving documents.
 
-    Columnar: `{"inputs": {name: values}}`, or `{"inputs": values}` for a signature with one input.
-    Row by row: `{"instances": [{name: value}, …]}`, or a list of values for one input. Bytes are
-    `{"b64": …}`. Raises InvalidArgument, which names the input.
+    By column: `{"inputs": {name: values}}`, or `{"inputs": values}` for a signature with one input.
+    By row: `{"instances": [{name: value}, …]}`, or a list of values for a signature with one input.
+    Bytes are written `{"b64": …}`. Raises InvalidArgument, which names the input.
     """
     if not isinstance(document, dict) or ("inputs" in document) == ("instances" in document):
         raise InvalidArgument('the JSON must be an object with either "inputs" or "instances"')
@@ -37,15 +37,16 @@ def inputs_from_json(document: Any, signature: Signature) -> dict[str, Array]:
 
 
 def random_inputs(signature: Signature, rows: int, seed: int) -> dict[str, Array]:
-    """Draws inputs that depend only on the seed: normal floats, integers and text from 0 to 9.
+    """Draws random inputs: floats of a normal distribution, and integers and texts from 0 to 9.
 
-    Inputs with a default are left out. If the signature leaves the first dimension open, it is `rows`;
-    other open dimensions are 1. Raises InvalidArgument for a dtype that numpy does not have, or if the
-    inputs do not fit a message.
+    The same seed gives the same inputs. Leaves out inputs with a default. If the first dimension of an input
+    is open, it becomes `rows`; any other open dimension becomes 1. Raises InvalidArgument for a dtype that
+    numpy does not have, or if the inputs do not fit a message.
     """
     _check_size(signature, rows)
     generator = np.random.default_rng(seed)
-    # Sorted by name, because a protobuf map has no order, and a seed must always give the same inputs.
+    # The inputs are drawn in the order of their names. The order of a protobuf map would not do, because it
+    # differs from run to run.
     return {
         name: _random_array(generator, _concrete_shape(spec, rows), spec)
         for name, spec in sorted(signature.required_inputs.items())
@@ -53,7 +54,7 @@ def random_inputs(signature: Signature, rows: int, seed: int) -> dict[str, Array
 
 
 def _check_size(signature: Signature, rows: int) -> None:
-    """Raises InvalidArgument before anything is allocated."""
+    """Raises InvalidArgument if the inputs would not fit a message, before their memory is allocated."""
     size_bytes = sum(
         math.prod(_concrete_shape(spec, rows)) * array_dtype(spec.data_type).itemsize
         for spec in signature.required_inputs.values()
@@ -66,9 +67,9 @@ def _check_size(signature: Signature, rows: int) -> None:
 
 
 def _by_name(values: Any, signature: Signature) -> dict[str, Any]:
-    """The inputs by name; columns stay as they are.
+    """The values by the name of their input.
 
-    Values without a name are those of the only input, or of the only input without a default.
+    Values without a name belong to the only input, or to the only input without a default.
     """
     if isinstance(values, dict) and not _is_base64(values):
         return values
@@ -79,7 +80,7 @@ def _by_name(values: Any, signature: Signature) -> dict[str, Any]:
 
 
 def _columns(instances: Any, signature: Signature) -> dict[str, list[Any]]:
-    """Turns rows into columns."""
+    """Turns a list of rows into columns: for each input, the list of its values."""
     if not isinstance(instances, list) or not instances:
         raise InvalidArgument('"instances" must be a list with at least one row')
     rows = [_by_name(instance, signature) for instance in instances]
@@ -108,7 +109,8 @@ def _array(name: str, values: Any, spec: TensorSpec) -> Array:
     except (ValueError, TypeError, OverflowError, binascii.Error) as error:
         wanted = data_type_name(spec.data_type)
         raise InvalidArgument(f"input {name!r}: cannot be read as {wanted}: {error}") from error
-    # numpy makes an object array of ragged lists. Only for strings is object the requested dtype.
+    # For strings, dtype object is asked for. With it, numpy turns lists of different lengths into an array of
+    # lists, which is refused here.
     if dtype.kind == "O" and any(isinstance(value, list) for value in array.ravel()):
         raise InvalidArgument(f"input {name!r}: its lists differ in length")
     return array

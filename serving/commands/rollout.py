@@ -1,4 +1,4 @@
-"""`millpond rollback`, `promote` and `allow`: they change which version of a model serves."""
+"""`millpond rollback`, `promote` and `allow`: change the version of a model that serves."""
 
 import argparse
 import sys
@@ -9,9 +9,9 @@ from serving.commands.connection import add_connection, connect, warn
 
 
 def rollback(arguments: Sequence[str]) -> int:
-    """Rolls back, and prints the version that serves now. A cold rollback waits for it.
+    """Rolls a model back, and prints the version that serves now. A cold rollback waits until it serves.
 
-    Raises MillpondError if the server has changed nothing, or can load no earlier version.
+    Raises MillpondError if the server has changed nothing, or cannot load an earlier version.
     """
     parsed = make_rollback_parser().parse_args(arguments)
     with connect(parsed) as client:
@@ -27,7 +27,7 @@ def rollback(arguments: Sequence[str]) -> int:
             )
         warn("rollback", done.warning)
         if done.version is None and parsed.wait:
-            sys.stdout.flush()  # Flushed, because the load may take minutes.
+            sys.stdout.flush()  # The load may take minutes, and a script should see the lines now.
             version = client.wait_for_rollback(parsed.model, done.rolled_back)
             _print_serving(parsed.model, version, done.rolled_back)
     return 0
@@ -38,9 +38,9 @@ def _print_serving(model: str, version: int, rolled_back: int) -> None:
 
 
 def promote(arguments: Sequence[str]) -> int:
-    """Promotes the canary, and prints the version that serves now.
+    """Promotes the canary of a model, and prints the version that serves now.
 
-    Raises FailedPrecondition without a canary.
+    Raises FailedPrecondition if the model has no canary.
     """
     parsed = make_promote_parser().parse_args(arguments)
     with connect(parsed) as client:

@@ -30,16 +30,16 @@ from serving.server.starting_line import starting_line, take_unwritten_line, wri
 from serving.server.supervised import open_crash_page, wait_as_standby
 
 _STDERR = 2
-# structlog draws tracebacks with them if they are installed, as `rich` is with Keras, and a server writes plain
-# ones: 80 modules, and a fifteenth of a start's processor time.
+# structlog imports these packages if they are installed, to draw tracebacks. A server writes plain tracebacks,
+# so they are hidden from structlog: they are 80 modules, and a fifteenth of the processor time of a start.
 UNUSED_PACKAGES = ("rich", "colorama")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serves until SIGTERM.
+    """Serves until SIGTERM, and returns the exit status.
 
-    Raises InvalidConfig before anything is started. Once a log in JSON has begun, an error is logged there
-    and raises SystemExit.
+    Raises InvalidConfig for wrong flags, before anything is started. If the log is JSON, a later error is
+    logged there, and SystemExit is raised.
     """
     if "--help" in arguments or "-h" in arguments:
         print(help_text())
@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     if flags["version"]:
         print(_versions())
         return 0
-    # Read before the exec, so that a bad command line is reported once and at once.
+    # The configuration is read before the exec, so that a wrong command line is reported at once, and once.
     config = server_config(flags, lab_settings(os.environ))
     is_human = is_for_people(flags["log_format"], is_terminal=os.isatty(_STDERR))
     if flags["supervise"]:
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _reporting(serve: Callable[..., int], *, is_human: bool) -> int:
-    """Calls `serve`. If the log is JSON, logs an error as a line of it, and raises SystemExit."""
+    """Calls `serve`. If the log is JSON, writes an error as a line of the log, and raises SystemExit."""
     if is_human:
         return serve(is_human=True)
     try:
@@ -83,14 +83,14 @@ def _reporting(serve: Callable[..., int], *, is_human: bool) -> int:
 
 
 def _supervise(config: ServerConfig, *, is_human: bool) -> int:
-    # Imported here, so that a server without a supervisor does not pay for it.
+    # Imported here, so that a server without a supervisor starts faster.
     from serving.supervisor.supervise import supervise
 
     return supervise(config, is_human=is_human, write_line=partial(write_at_once, _STDERR))
 
 
 def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) -> int:
-    """Serves until SIGTERM. Executes the process again first, if the allocator is not loaded yet."""
+    """Serves until SIGTERM. If the allocator is not loaded yet, executes this process again first."""
     if reason := mismatch(installed_package()):
         raise FailedPrecondition(reason)
     launcher.ensure_allocator(flags["allocator"])
@@ -98,11 +98,12 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
         launcher.stop_at_eof(sys.stdin.fileno())
     launcher.raise_descriptor_limit()
     _silence_tensorflow()
-    # Taken after the exec, in the process that stays, and before TensorFlow is loaded, which takes seconds.
+    # The sockets are taken after the last exec, and before TensorFlow is loaded, which takes seconds.
     config = take_handed_sockets(config)
     check_port(config.http_host, config.rest_api_port)
     reserved_port = PortReservation.take(listen_addresses(config))
-    # Modules alone: what the server has of the data plane has to go before the process does.
+    # Only modules are imported in this block, because its objects live until the process ends. The server's
+    # objects of the data plane must end before.
     with lasting_objects(), absent_packages(*UNUSED_PACKAGES):
         from serving.data_plane.plane import native_module
         from serving.server.logs import flush_logs, start_logs, write_lines
@@ -119,7 +120,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
 
 
 def _load_libraries() -> None:
-    """Loads TensorFlow and the server's modules, which takes most of the time of a start."""
+    """Loads TensorFlow and the server's modules, which takes most of a start's time."""
     _silence_tensorflow()
     with quiet_stderr(), absent_packages(*UNUSED_PACKAGES):
         from serving.data_plane.plane import native_module
@@ -130,8 +131,8 @@ def _load_libraries() -> None:
 
 
 def _silence_tensorflow() -> None:
-    # TensorFlow's own lines are not JSON, and without a GPU they contain an error about CUDA. Failures
-    # reach the log and the clients anyway, as the status of a load or of a request.
+    # TensorFlow's own log lines are not JSON, and without a GPU they contain an error about CUDA. They are not
+    # needed, because each failure is also the status of a load or of a request.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 

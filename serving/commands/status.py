@@ -20,7 +20,7 @@ Models = Mapping[str, Mapping[str, Any]]
 
 
 def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
-    """Prints a table or JSON. Raises MillpondError if the server or the model is not found."""
+    """Prints the versions as a table, or as JSON. Raises MillpondError if the server or the model is not found."""
     parsed = make_parser().parse_args(arguments)
     with connect(parsed, is_announced=True) as client:
         described = {"server": parsed.target, **client.describe()}
@@ -31,14 +31,14 @@ def run(arguments: Sequence[str], clock: Clock | None = None) -> int:
         print(json.dumps({**described, "models": list(models.values())}, indent=2))
         return 0
     now_wall_ns = (clock or SystemClock()).wall_ns()
-    # An earlier release of the server does not send "refused_config".
+    # Servers of earlier releases do not send "refused_config".
     refusal = refusal_text(described.get("refused_config"), now_wall_ns)
     print_models(models, now_wall_ns, sys.stdout, [refusal] if refusal else [])
     return 0
 
 
 def refusal_text(refusal: Mapping[str, Any] | None, now_wall_ns: int) -> str:
-    """A line about an edited config file that the server refuses; "" if it refuses none."""
+    """A line about an edited config file that the server refuses; "" if the server refuses none."""
     if refusal is None:
         return ""
     age = age_text((now_wall_ns - refusal["since_wall_ns"]) / NS_PER_SECOND)
@@ -56,9 +56,10 @@ def _model(models: Models, name: str) -> Mapping[str, Any]:
 def print_models(
     models: Models, now_wall_ns: int, stream: TextIO, server_remarks: Sequence[str] = ()
 ) -> None:
-    """Prints a drawn table to a terminal, and elsewhere one line for each version, with tabs.
+    """Prints a row for each version, and below the rows a line for each remark.
 
-    Below the table each remark is a line. The remarks about the server come last.
+    On a terminal the rows are a drawn table; elsewhere tabs separate the columns. The remarks about the
+    server come last.
     """
     rows = [
         tuple(map(printable, row))
@@ -77,7 +78,7 @@ def print_models(
 
     table = Table(*_COLUMNS)
     for row in rows:
-        # Wrapped in Text, so that [brackets] in a message are not read as markup.
+        # Without Text, rich would read [brackets] in a message as markup.
         table.add_row(*(Text(cell) for cell in row))
     console = Console(file=stream)
     console.print(table)
@@ -111,7 +112,7 @@ _BLOCK_TEXTS = {
 
 
 def age_text(seconds: float) -> str:
-    """An age like "42 s", "7 min", "3 h" or "2 d". A negative age, of a clock set back, is 0 s."""
+    """An age like "42 s", "7 min", "3 h" or "2 d". A negative age, after a clock was set back, is "0 s"."""
     for unit_seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * unit_seconds:
             return f"{seconds / unit_seconds:.0f} {unit}"
@@ -134,7 +135,7 @@ def roles(model: Mapping[str, Any], version: Mapping[str, Any]) -> list[str]:
     blocks = [_BLOCK_TEXTS[row["by"]] for row in _blocked(model) if row["version"] == number]
     if blocks and "default" in found:
         coming = coming_versions(model)
-        # Without another version it answers as a fallback, and stays blocked.
+        # A blocked version answers only as the fallback: until another version can, and stays blocked.
         blocks.append(
             f"serves until version {coming[-1]} does"
             if coming
@@ -149,7 +150,7 @@ def _blocked(model: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def unload_reason(model: Mapping[str, Any], version: Mapping[str, Any]) -> str:
-    """The reason why a version that ended without an error is not loaded, by the facts as they are now."""
+    """The reason why a version that ended without an error is not loaded now; "" if it is not known."""
     number, found = version["version"], model.get("found_versions")
     if version["state"] != "END" or found is None:
         return ""
@@ -168,7 +169,7 @@ def _memory_text(version: Mapping[str, Any]) -> str:
 
 
 def _remark(version: Mapping[str, Any]) -> str:
-    """The version's error; without one its failed gates, or else the stage of its load or unload."""
+    """The version's error, or else its failed gates, or else the stage of its load or unload; "" otherwise."""
     if version["error_message"]:
         outcome = "load failed: " if is_failed_load(version) else ""
         return _one_line(f"{outcome}{version['error_message']}")
@@ -183,7 +184,7 @@ def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
     lines = []
     if reason := model.get("unload_first_reason"):
         lines.append(f"{name}: the old version is unloaded first: {reason}")
-    # An earlier release of the server does not send "canary_progress".
+    # Servers of earlier releases do not send "canary_progress".
     if progress := model.get("canary_progress"):
         lines.append(f"{name}: canary {model['canary_version']}: {progress}")
     for label, version in model.get("waiting_labels", {}).items():
@@ -200,9 +201,9 @@ def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
 
 
 def _batching_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the signatures of a version that are batched, and the reasons why other signatures are not.
+    """Yields a line for each signature of a version: that it is batched, or the reason why it is not.
 
-    An earlier release of the server does not send "batching".
+    Servers of earlier releases do not send "batching".
     """
     for state in version.get("batching", ()):
         if not state["is_on"]:
@@ -216,9 +217,7 @@ def _batching_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]
 
 
 def _rows_text(state: Mapping[str, Any]) -> str:
-    """The reason why the answers of a batched signature are compared; "" if its graph shows independent
-    rows.
-    """
+    """The reason why the server compares the answers of a batched signature; "" if it need not compare them."""
     if state.get("rows", "independent") == "independent":
         return ""
     return f" and compared ({_one_line(state['rows_reason'])})"

@@ -1,8 +1,7 @@
 """Base paths in object storage: their mirrors, and what a mirror needs of the server."""
 
 import os
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from serving.base.errors import InvalidConfig
 from serving.config.server_config import ServerConfig
 from serving.core.servable import END
 from serving.core.store_urls import is_store_url
+from serving.loading.background_work import BackgroundWork
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.sources import Source
 from serving.source.listing import FilesCheck
@@ -32,18 +32,14 @@ class StoreBasePaths:
         monitor: StateMonitor,
         *,
         check: FilesCheck,
-        enter_background: Callable[[], None],
-        watched: Callable[[Callable[[], Collection[int]]], AbstractContextManager[None]],
+        background: BackgroundWork,
         clock: Clock,
     ) -> None:
-        """`check` and `enter_background` are those of `Mirrors`. `watched` wraps each look of a mirror; its
-        argument returns the threads that read for the mirror.
-        """
+        """The mirrors check versions by `check`, and work in the `background`."""
         self._config = config
         self._monitor = monitor
         self._check = check
-        self._enter_background = enter_background
-        self._watched = watched
+        self._background = background
         self._clock = clock
         self._mirrors: Mirrors | None = None
 
@@ -73,7 +69,6 @@ class StoreBasePaths:
 
     def _made_mirrors(self) -> "Mirrors":
         if self._mirrors is None:
-            from serving.storage.fsspec_store import reading_threads
             from serving.storage.mirror import MirrorSettings
             from serving.storage.mirrors import Mirrors
 
@@ -87,8 +82,7 @@ class StoreBasePaths:
                     missing_asset_wait_seconds=config.missing_asset_wait_seconds,
                 ),
                 check=self._check,
-                at_start=self._enter_background,
-                around_look=lambda: self._watched(reading_threads),
+                background=self._background,
                 clock=self._clock,
             )
         return self._mirrors

@@ -16,6 +16,7 @@ from serving.base.json_requests import parse_object
 from serving.base.name_text import file_name, listed
 from serving.base.periodic_thread import PeriodicThread
 from serving.data_plane.servables import RequestReservoir
+from serving.loading.background_work import BackgroundWork
 from serving.loading.reservoirs import Reservoirs
 from serving.reload.served_models import ServedModels
 from warmup.capture import captured_logs
@@ -90,10 +91,10 @@ class CaptureDirectory:
         directory: Path,
         reservoirs: Callable[[], Mapping[str, RequestReservoir]],
         *,
-        on_thread_start: Callable[[], None] = lambda: None,
+        background: BackgroundWork,
         clock: Clock,
     ) -> None:
-        """`reservoirs` returns each model's reservoir; `on_thread_start` lowers the thread's priority."""
+        """`reservoirs` returns each model's reservoir. The thread works in the `background`."""
         self._directory = directory
         self._reservoirs = reservoirs
         self._written: dict[str, set[bytes]] = {}
@@ -102,7 +103,7 @@ class CaptureDirectory:
             self.write_now,
             wait_seconds=PERIOD_SECONDS,
             failure_event="warm_up_capture_failed",
-            at_start=on_thread_start,
+            at_start=background.enter,
             at_end=self.write_now,
             clock=clock,
         )

@@ -94,7 +94,7 @@ def patience_seconds(remaining_seconds: float | None, longest_seconds: float) ->
 
 
 class RareCallThreads:
-    """Threads `rare-call-N` (or `thread_name`-N) that take calls and answer them by `handlers`.
+    """Threads `rare-call-N` (or `thread_name`-N) that take calls, and answer each by one of `handlers`.
 
     `handlers` has full method names. `thread_count` is one more than the calls that may wait at once, so a
     status is still answered. Stop the threads after the gRPC server, because until then they answer the
@@ -103,44 +103,43 @@ class RareCallThreads:
 
     def __init__(
         self,
-        take: TakeRareCall,
         handlers: Mapping[str, AnyHandler],
         *,
         thread_count: int = 2,
         thread_name: str = "rare-call",
-        on_answered: Callable[[AnsweredCall], None] = lambda call: None,
+        on_answered: Callable[[AnsweredCall], None],
         clock: Clock,
     ) -> None:
         """`on_answered` is called on one of the threads, after each call that is part of a trace."""
-        self._take = take
         self._handlers = handlers
+        self._thread_count = thread_count
+        self._thread_name = thread_name
         self._on_answered = on_answered
         self._clock = clock
         self._is_stopping = False
-        self._threads = [
-            threading.Thread(target=self._run, name=f"{thread_name}-{index}", daemon=True)
-            for index in range(thread_count)
-        ]
+        self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
-        """Starts answering."""
-        for thread in self._threads:
+    def start(self, take: TakeRareCall) -> None:
+        """Starts the threads, which answer each call that `take` returns. Call it once."""
+        for index in range(self._thread_count):
+            name = f"{self._thread_name}-{index}"
+            thread = threading.Thread(target=self._run, args=(take,), name=name, daemon=True)
+            self._threads.append(thread)
             thread.start()
 
     def stop(self, timeout_seconds: float = 2 * TAKE_TIMEOUT_SECONDS) -> bool:
-        """Ends the threads; returns False if a handler still runs after `timeout_seconds`."""
+        """Ends the threads. Returns False if a handler still runs after `timeout_seconds`."""
         self._is_stopping = True
-        started = [thread for thread in self._threads if thread.ident is not None]
-        for thread in started:
+        for thread in self._threads:
             thread.join(timeout_seconds)
-        return not any(thread.is_alive() for thread in started)
+        return not any(thread.is_alive() for thread in self._threads)
 
-    def _run(self) -> None:
-        # A thread that asked again after the shutdown would never wait, and would take a core from what
-        # still drains.
+    def _run(self, take: TakeRareCall) -> None:
+        # A thread that asked again after the shutdown would never wait, and would take a core from requests
+        # that still drain.
         with suppress(StopIteration):
             while not self._is_stopping:
-                call = self._take(TAKE_TIMEOUT_SECONDS)
+                call = take(TAKE_TIMEOUT_SECONDS)
                 if call is not None:
                     self._answer_guarded(call)
 

@@ -1,1 +1,1 @@
-"""The composition root: builds the server from its parts, starts it and stops it."""
+"""The composition root: makes the parts of a server, starts them and stops them."""

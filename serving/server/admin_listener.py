@@ -1,8 +1,8 @@
-"""The listener on which a server is operated: a second small gRPC server of the data plane's class.
+"""The listener for operators: a second, small gRPC server of the data plane's class.
 
-Because it has its own port, threads and queue, an overloaded data port does not keep operators out. It
-answers once the first configuration is applied, while models are still being loaded. It also answers every
-method of the data port: `millpond capture --with_responses` sends predictions.
+It has its own port, threads and queue, so operators are answered even if the data port is overloaded. It
+answers once the first configuration is applied, while models are still being loaded. It answers the methods
+of the data port too, because `millpond capture --with_responses` sends predictions.
 """
 
 import os
@@ -15,16 +15,19 @@ from serving.base.errors import OperatorError, Unavailable
 from serving.config.listen_addresses import bind_reason
 from serving.data_plane.requests import GrpcServer
 from serving.data_plane.status_errors import statuses_as_errors
-from serving.rpc.rare_calls import RareCallThreads, TakeRareCall
+from serving.rpc.rare_calls import RareCallThreads
 from serving.server.admin_sockets import AdminSocket, default_socket_path
 
 OFF, AUTO = "off", "auto"
-"""Values of --admin_address; others are `unix:PATH` and `HOST:PORT`."""
+"""Two values of --admin_address. Any other value is `unix:PATH` or `HOST:PORT`."""
 
 UNIX_PREFIX = "unix:"
 
 DRAIN_SECONDS = 1.0
-"""How long a stop waits for operator calls: a call takes milliseconds, or waits in vain by then."""
+"""The longest that a stop waits for operators' calls. Most calls take milliseconds.
+
+A call that waits longer, for a model that loads, would wait in vain.
+"""
 
 _log = structlog.get_logger(__name__)
 
@@ -32,8 +35,8 @@ _log = structlog.get_logger(__name__)
 class AdminListener:
     """Listens for operators. It is started and stopped once, and `answer` is called in between.
 
-    `address` is --admin_address. `make_grpc` makes the gRPC server for the given addresses;
-    `make_calls` makes the threads that answer its calls. `status_error` is the data plane's.
+    `address` is --admin_address. `make_grpc` makes the gRPC server for the given addresses, and `calls` has
+    the threads that answer its calls. `status_error` is the error class of the data plane.
     """
 
     def __init__(
@@ -42,17 +45,16 @@ class AdminListener:
         *,
         data_port: int,
         make_grpc: Callable[[Sequence[str]], GrpcServer],
-        make_calls: Callable[[TakeRareCall], RareCallThreads],
+        calls: RareCallThreads,
         status_error: type[Exception],
     ) -> None:
         self._wanted = address
         self._data_port = data_port
         self._make_grpc = make_grpc
-        self._make_calls = make_calls
+        self._calls = calls
         self._status_error = status_error
         self._socket: AdminSocket | None = None
         self._grpc: GrpcServer | None = None
-        self._calls: RareCallThreads | None = None
 
     def start(self) -> None:
         """Listens. Calls wait until `answer` is called.
@@ -82,15 +84,14 @@ class AdminListener:
 
     def answer(self) -> None:
         """Answers calls from now on. Does nothing if nothing listens."""
-        if self._calls is not None:
-            self._calls.start()
+        if self._grpc is not None:
+            self._calls.start(self._grpc.take_rare_call)
 
     def stop(self) -> None:
-        """Ends the calls, the threads and the socket. Does nothing if nothing was started."""
+        """Ends the calls and the threads, and removes the socket. Does nothing if nothing was started."""
         if self._grpc is not None:
             self._grpc.shutdown(DRAIN_SECONDS)
-        if self._calls is not None:
-            self._calls.stop()
+        self._calls.stop()
         if self._socket is not None:
             self._socket.release()
 
@@ -128,4 +129,3 @@ class AdminListener:
         with statuses_as_errors(self._status_error):
             grpc.start()
         self._grpc = grpc
-        self._calls = self._make_calls(grpc.take_rare_call)

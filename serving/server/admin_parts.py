@@ -1,4 +1,4 @@
-"""Makes the parts that operate a server: which calls are operator calls, and who may make them."""
+"""Makes the parts through which a server is operated, and decides which clients may operate it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -26,12 +26,14 @@ from serving.server.foundation import Foundation
 ADMIN_PREFIX = "/millpond.v1.Admin/"
 
 OPERATOR_MESSAGE_BYTES_MAX = 64 * 2**20
-"""A configuration of many models is long. Other rare calls are limited to 4 MiB by
-`native/rpc/server.cc`."""
+"""The size limit of a message from an operator, because a configuration of many models is long.
+
+`native/rpc/server.cc` limits other rare calls to 4 MiB.
+"""
 
 
 def rare_message_bytes_max(methods: Iterable[str]) -> dict[str, int]:
-    """The size limit, in bytes, of each rare method that takes long messages, by its full name. Pure."""
+    """The size limit of messages, in bytes, by full name: only for rare methods with long messages. Pure."""
     return {
         name: OPERATOR_MESSAGE_BYTES_MAX
         for name in methods
@@ -42,7 +44,7 @@ def rare_message_bytes_max(methods: Iterable[str]) -> dict[str, int]:
 def guarded(
     handlers: Mapping[str, Handler | Deferred], config: ServerConfig
 ) -> dict[str, AnyHandler]:
-    """The handlers for the data port, where operator calls are checked for permission."""
+    """The handlers for the data port. They answer an operator's call only if its client may operate."""
     access = make_operator_access(config)
     checks = {
         RELOAD_CONFIG: access.check_control,
@@ -58,7 +60,7 @@ def guarded(
 
 
 def make_profiler(foundation: Foundation) -> ProfilerService:
-    """Makes the service that answers the profiler's methods if they are switched on."""
+    """Makes the service that answers the profiler's methods."""
     return ProfilerService(
         foundation.data_plane,
         available_bytes=available_bytes,
@@ -68,7 +70,7 @@ def make_profiler(foundation: Foundation) -> ProfilerService:
 
 
 def make_operator_access(config: ServerConfig) -> OperatorAccess:
-    """Makes the rule for who may operate the server over the data port."""
+    """Makes the rule that decides which clients may operate the server over the data port."""
     return OperatorAccess(
         on_data_port=config.admin_on_data_port, clients=frozenset(config.admin_clients)
     )
@@ -83,26 +85,25 @@ def make_admin_listener(
 ) -> AdminListener:
     """Makes the listener for operators, which answers all of `handlers`."""
     answered: Mapping[str, AnyHandler] = handlers
-    is_tcp = foundation.config.admin_address not in (
-        AUTO,
-        OFF,
-    ) and not foundation.config.admin_address.startswith(UNIX_PREFIX)
+    address = foundation.config.admin_address
+    is_tcp = address not in (AUTO, OFF) and not address.startswith(UNIX_PREFIX)
     if is_tcp and foundation.config.admin_clients:
-        # Over TCP, only clients with a named certificate are operators, if any are named.
+        # The listener is at a TCP address, and --admin_clients names certificates. So only clients with one
+        # of these certificates are operators.
         only_clients = replace(foundation.config, admin_on_data_port=NOBODY)
         answered = guarded(handlers, only_clients)
+    calls = RareCallThreads(
+        answered,
+        on_answered=on_answered,
+        # As many as on the data port: while two calls wait, the third thread answers status.
+        thread_count=3,
+        thread_name="admin-call",
+        clock=foundation.clock,
+    )
     return AdminListener(
-        foundation.config.admin_address,
+        address,
         data_port=foundation.config.port,
         make_grpc=make_grpc,
-        make_calls=lambda take: RareCallThreads(
-            take,
-            answered,
-            on_answered=on_answered,
-            # The same number as on the data port: while two calls wait, status is still answered.
-            thread_count=3,
-            thread_name="admin-call",
-            clock=foundation.clock,
-        ),
+        calls=calls,
         status_error=foundation.data_plane.StatusError,
     )

@@ -1,8 +1,9 @@
-"""The UNIX sockets on which servers are operated: their directories, and a check that one is alive.
+"""The UNIX sockets through which servers are operated: finds their directories, and the ones that are alive.
 
 A server without --admin_address puts its socket into the first directory of `run_directories` that it can
-use. The file is named by port and process, so that several servers do not collide. Each directory belongs
-to one user, and no other user can enter it. `millpond` commands look into the same directories.
+use. The name of the file contains the port and the process, so that several servers do not collide. Each
+directory belongs to one user, and no other user can enter it. `millpond` commands look for sockets in the
+same directories.
 """
 
 import errno
@@ -19,10 +20,10 @@ from serving.base.errors import InvalidConfig, Unavailable
 
 SUFFIX = ".sock"
 FLEET_SUFFIX = ".fleet"
-"""The endings of the sockets of servers, and of coordinators (`fleet/http/operator_door.py`)."""
+"""The ending of a server's socket, and that of a coordinator's socket (`fleet/http/operator_door.py`)."""
 
 _SOCKET_PATH_BYTES_MAX = 107
-"""The size of a path in sockaddr_un, without the zero at its end."""
+"""The longest path that fits sockaddr_un, without the zero byte at its end."""
 
 _DEAD_ERRNOS = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 _CONNECT_SECONDS = 1.0
@@ -32,10 +33,10 @@ DIRECTORY_VARIABLE = "MILLPOND_RUN_DIRECTORY"
 
 
 def run_directories(environment: Mapping[str, str], user_id: int) -> tuple[Path, ...]:
-    """The directories for sockets, best first. Pure.
+    """The directories in which sockets may be, the best one first. Pure.
 
-    If MILLPOND_RUN_DIRECTORY is set, it names the only directory, for servers and commands that should not
-    see others.
+    If MILLPOND_RUN_DIRECTORY is set, it is the only one. So servers and commands can be kept apart from
+    others of the same user.
     """
     if only := environment.get(DIRECTORY_VARIABLE, ""):
         return (Path(only),)
@@ -46,7 +47,7 @@ def run_directories(environment: Mapping[str, str], user_id: int) -> tuple[Path,
 
 
 def usable_directory(directories: Sequence[Path]) -> Path | None:
-    """The first directory that is this user's alone, made if its parent allows it."""
+    """The first directory that only this user can enter; None if there is none. Makes it if it can."""
     return next(filter(_make_private, directories), None)
 
 
@@ -57,7 +58,7 @@ def _make_private(directory: Path) -> bool:
 
 
 def is_private(directory: Path) -> bool:
-    """True if only this user can enter the directory, and if it is not a link."""
+    """True if only this user can enter the directory, and it is not a link."""
     try:
         status = directory.lstat()
     except OSError:
@@ -67,7 +68,7 @@ def is_private(directory: Path) -> bool:
 
 
 def is_alive(path: Path) -> bool:
-    """True if a process listens on the socket `path`, or if that cannot be found out."""
+    """True if a process listens on the socket `path`. Also True if that cannot be found out."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_CONNECT_SECONDS)
         try:
@@ -78,7 +79,7 @@ def is_alive(path: Path) -> bool:
 
 
 def live_sockets(directories: Sequence[Path], suffix: str = SUFFIX) -> list[Path]:
-    """The sockets of the servers, or of the coordinators, that run as this user, by name."""
+    """The sockets with this suffix on which a process of this user listens, sorted by name."""
     found = [
         path
         for directory in directories
@@ -89,18 +90,17 @@ def live_sockets(directories: Sequence[Path], suffix: str = SUFFIX) -> list[Path
 
 
 class AdminSocket:
-    """The path of one process's socket, from `claim` to `release`. One thread at a time.
+    """Puts the socket of one process at its path, from `claim` to `release`. One thread at a time.
 
-    The gRPC server would replace any socket at its address, and the umask would decide who may
-    connect to its own. So it listens in a new directory that no other user can enter, and the file
-    moves to its path when it is ready. A dead server's file is replaced; a live server's file is
-    not.
+    A gRPC server replaces any socket at its address, and the umask decides who may connect to it. So the
+    gRPC server listens in a new directory that no other user can enter. Then `publish` moves the socket to
+    its path. It replaces the socket of a dead server, but not that of a live server.
     """
 
     def __init__(self, path: Path, setting: str = "--admin_address=") -> None:
-        """`path` is where clients look for the socket.
+        """`path` is the path at which clients look for the socket.
 
-        `setting` is how an error names the flag or variable that gives the path.
+        `setting` is the text by which an error names the flag or setting of the path.
         """
         self._path = path
         self._name = f"{setting}unix:{path}"
@@ -112,10 +112,10 @@ class AdminSocket:
         return self._path
 
     def claim(self) -> str:
-        """Makes the directory, and returns the address for the gRPC server to listen on.
+        """Makes the new directory, and returns the address in it at which the gRPC server should listen.
 
-        Raises Unavailable if another server listens at the path, and InvalidConfig if the path
-        cannot be used.
+        Raises Unavailable if another server listens at the path, and InvalidConfig if the path cannot be
+        used.
         """
         self._check()
         try:
@@ -128,7 +128,7 @@ class AdminSocket:
         return f"unix:{self._beside / 's'}"
 
     def publish(self) -> None:
-        """Moves the socket to its path, for the server's user only. Raises as `claim` does."""
+        """Moves the socket to its path, where only this user can connect. Raises the errors of `claim`."""
         made = self._beside / "s"
         try:
             made.chmod(0o600)
@@ -175,9 +175,9 @@ class AdminSocket:
 
 
 def default_socket_path(port: int, process_id: int, suffix: str = SUFFIX) -> Path | None:
-    """Chooses a socket's path for a process without an address of its own; None if no directory is usable.
+    """Chooses the path of a process's socket in the run directory; None if no directory is usable.
 
-    Sockets of dead processes in that directory are removed.
+    Removes the sockets of dead processes in that directory.
     """
     directory = usable_directory(run_directories(os.environ, os.geteuid()))
     if directory is None:
@@ -186,6 +186,6 @@ def default_socket_path(port: int, process_id: int, suffix: str = SUFFIX) -> Pat
         if not is_alive(path):
             path.unlink(missing_ok=True)
     base = f"{port or 'auto'}-{process_id}"
-    # Process ids repeat if containers share the directory.
+    # If containers share the directory, two processes may have the same id.
     names = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
     return next(path for name in names if not (path := directory / f"{name}{suffix}").exists())

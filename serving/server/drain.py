@@ -1,4 +1,4 @@
-"""Drain: lets the running requests of a server end when it stops."""
+"""Drains a server that stops: lets its running requests end."""
 
 import threading
 
@@ -10,40 +10,45 @@ from serving.http.listener import HttpListener
 from serving.server.admin_listener import AdminListener
 
 REPORT_SECONDS_MAX = 5.0
-"""The longest wait of a fleet's member for its coordinator, which asks once a second. Without one, two
-checks of HAProxy and gRPC's watch of health find in this time that the server does not serve."""
+"""The longest that a member of a fleet waits for a report to its coordinator, which asks once a second.
+
+If no coordinator runs, HAProxy's checks and clients that watch gRPC's health find the drain in this time.
+"""
 
 READERS_SECONDS = 2.0
-"""The time after a report until HAProxy and clients have left a server that drains. The coordinator writes its
-files within a second (`poll_seconds`), and then HAProxy starts a process that reads its file."""
+"""The time that HAProxy and clients need, after a report, to leave a server that drains.
+
+The coordinator writes its files within a second (`poll_seconds`). Then HAProxy starts a process that reads
+its file.
+"""
 
 _log = structlog.get_logger(__name__)
 
 
 class DrainNotice:
-    """Keeps a member of a fleet serving until its coordinator has reported the drain to others.
+    """Lets a member of a fleet serve on until proxies and clients know that it drains.
 
-    Otherwise a server with short requests would be gone before its coordinator polls it again, and
-    requests that a proxy still sends it would fail.
+    Without this wait, a server with short requests would be gone before its coordinator polls it again, and
+    the requests that a proxy still sends it would fail.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Guards the member below.
+        # Guards `_is_reported`.
         self._changed = threading.Condition()
         self._is_reported = False
 
     def note_report(self) -> None:
-        """Called after each report that shows the drain. Any thread."""
+        """Notes that the coordinator has got a report that shows the drain. Any thread."""
         with self._changed:
             self._is_reported = True
             self._changed.notify_all()
 
     def wait(self, drain_seconds: float) -> None:
-        """Waits until READERS_SECONDS after a report, or for REPORT_SECONDS_MAX without one.
+        """Waits up to REPORT_SECONDS_MAX for a report, and after a report for READERS_SECONDS more.
 
-        Each of both waits is `drain_seconds` at most: an operator who gives the requests no time has no time
-        for this.
+        Each of these waits takes `drain_seconds` at most, because an operator who gives requests no time does
+        not want to wait here either.
         """
         patience_ns = int(min(REPORT_SECONDS_MAX, drain_seconds) * NS_PER_SECOND)
         end_ns = self._clock.now_ns() + patience_ns
@@ -67,7 +72,7 @@ def drain(
 ) -> None:
     """Waits up to `drain_seconds` for the running requests, and then cuts them short.
 
-    Requests over gRPC end first: until then HTTP reports the drain.
+    Requests over gRPC end first, because HTTP should report the drain until then.
     """
     end_ns = clock.now_ns() + int(drain_seconds * NS_PER_SECOND)
 
@@ -76,7 +81,7 @@ def drain(
 
     if not grpc.shutdown(drain_seconds):
         _log.warning("requests_cut_short", drain_seconds=drain_seconds)
-    # Only now: operators can watch the drain until here.
+    # The listener for operators stops only now, so that they can watch the drain.
     admin.stop()
     if not grpc.shutdown_http(remaining_seconds()):
         _log.warning("http_requests_cut_short", drain_seconds=drain_seconds)

@@ -1,4 +1,4 @@
-"""Front: the ports of a server, and the threads that answer there."""
+"""Front: the ports of a server, and the threads that answer rare calls and HTTP there."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Front:
-    """gRPC with its rare calls, the listener for operators, and HTTP with REST. Opened and drained once."""
+    """The ports for gRPC, for operators and for HTTP. They are opened once, and drained once."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Front:
     ) -> None:
         """Makes the parts. Nothing listens yet.
 
-        `reserved_port` is a reservation of gRPC's port, which is closed when the port opens. If it is
-        None, `open` reserves the port.
+        `reserved_port` holds gRPC's port until it opens; if it is None, `open` reserves the port.
+        `on_listening` is called with gRPC's port when it is open.
         """
         self._foundation = foundation
         self._requests = requests
@@ -84,7 +84,7 @@ class Front:
             foundation, handlers=calls, make_grpc=make_grpc, on_answered=tracing.add_call
         )
         self._rare_calls = rpc_parts.make_rare_calls(
-            foundation, self.grpc.take_rare_call, calls, on_answered=tracing.add_call
+            foundation, calls, on_answered=tracing.add_call
         )
         self.http = self._make_http(handlers[GET_MODEL_STATUS], questions)
 
@@ -128,9 +128,10 @@ class Front:
         return http_parts.make_http(foundation, self.grpc, routes, rest)
 
     def open(self) -> None:
-        """Reserves gRPC's port, and opens the other ports.
+        """Reserves gRPC's port, and opens the ports of HTTP and of operators.
 
-        Raises Unavailable or InvalidConfig if a port cannot be opened; `drain` closes the others.
+        Raises Unavailable or InvalidConfig if a port cannot be opened. Then call `drain`, which closes the
+        ports that are open.
         """
         config = self._foundation.config
         reserved = self._reserved_port
@@ -145,7 +146,7 @@ class Front:
         """Opens gRPC's port. Raises Unavailable or InvalidConfig."""
         assert self._reserved_port is not None
         config = self._foundation.config
-        self._versions.threads.end_initial()
+        self._versions.end_initial_loads()
         self._reserved_port.let_go()
         with rpc_parts.grpc_status_details(self._foundation):
             self.grpc.start()
@@ -160,20 +161,20 @@ class Front:
         self._status.readiness.note_listening(port)
 
     def answer(self) -> None:
-        """Answers rare calls. The first configuration precedes them, because a call may change it."""
-        self._rare_calls.start()
+        """Answers rare calls. Call it after the first configuration is applied, because a call may change it."""
+        self._rare_calls.start(self.grpc.take_rare_call)
         self._admin.answer()
 
     def watch_files(self) -> None:
-        """Takes new certificates from now on."""
+        """Begins to watch the files of certificates, and takes new ones."""
         self._transport.start()
 
     def stop_watching(self) -> None:
-        """Takes no new certificates any more. Returns at once: `join` waits for the thread."""
+        """Ends the watch of certificates. Returns at once, and `join` waits for its thread."""
         self._transport.stop()
 
     def end_waits(self) -> None:
-        """Ends traces and the waits of calls, so that a drain need not wait for them."""
+        """Ends idle HTTP connections and profiler traces, so that the drain need not wait for them."""
         self.grpc.ask_http_to_go()
         self._profiler.stop()
 
@@ -195,6 +196,6 @@ class Front:
         return all(is_over)
 
     def join(self) -> bool:
-        """Waits, after `drain`, for the threads of HTTP and of the certificates."""
+        """Waits, after `drain`, for the threads of HTTP and of the certificates. False if one still runs."""
         is_over = [self._transport.join(SOURCE_TIMEOUT_SECONDS), self.http.join()]
         return all(is_over)

@@ -1,4 +1,4 @@
-"""Takes over the listening sockets that the process was started with (`serving.config.handed_sockets`)."""
+"""Takes over listening sockets from the process that started this one (`serving.config.handed_sockets`)."""
 
 import os
 import socket
@@ -21,11 +21,11 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 def take_handed_sockets(
     config: ServerConfig, environment: MutableMapping[str, str] = os.environ
 ) -> ServerConfig:
-    """Takes `config` with the sockets that were handed to this process.
+    """Takes over the sockets that were handed to this process, and returns `config` with them.
 
-    Removes their variables from `environment`, and closes the sockets to the process's children. So
-    it is called once, after the last exec: LISTEN_PID names the process, which an exec keeps. Raises
-    InvalidConfig if a descriptor is not a listening socket, or if a flag contradicts it.
+    Call it once, after the last exec, because it removes the variables of the sockets from `environment`, and
+    makes the sockets close at an exec. LISTEN_PID still names this process then, because an exec keeps the
+    process id. Raises InvalidConfig if a descriptor is not a listening socket, or if a flag contradicts it.
     """
     try:
         descriptors = handed_descriptors(environment, os.getpid())
@@ -47,7 +47,7 @@ def _take(descriptor: HandedDescriptor) -> HandedSocket:
         holder.set_inheritable(False)
         address = holder.getsockname()
         if holder.family == socket.AF_UNIX:
-            # The name of an abstract socket is bytes that begin with a zero.
+            # The name of an abstract socket begins with a zero byte, which is shown as "@".
             return HandedSocket(descriptor, path=os.fsdecode(address).replace("\0", "@"))
         return HandedSocket(descriptor, host=address[0], port=address[1])
     finally:

@@ -1,4 +1,4 @@
-"""The parts that answer over HTTP."""
+"""Makes the parts that answer over HTTP."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -30,15 +30,17 @@ MODELS_PREFIX = "/v1/models"
 """The path prefix of TensorFlow Serving's REST API."""
 
 PAGE_THREADS_PER_CORE = 4
-"""The threads of handlers that block, by default: they wait for a load, or read long documents."""
+"""The default number of threads for handlers that block, because they wait for a load or read long documents."""
 
 HTTP_CONNECTION_COUNT_MAX = 2_000
-"""The connections over HTTP at a time. Beyond them an idle one makes place, or the one whose body comes
-slowest."""
+"""The most HTTP connections at the same time.
+
+If another one comes, an idle connection is closed for it, or else the connection whose body comes slowest.
+"""
 
 
 def http_options(config: ServerConfig, requests: RequestParts) -> HttpOptions:
-    """Returns the options of the data plane's side."""
+    """The options of HTTP for the data plane, which owns the connections."""
     names = host_rule(config.http_hosts, config.http_host, own_name()).names
     return HttpOptions(
         hosts=None if names is None else sorted(names),
@@ -60,9 +62,9 @@ def make_rest_applications(
     served: ServedModels,
     monitor: StateMonitor,
 ) -> dict[str, ASGIApp]:
-    """Makes what Python answers of TensorFlow Serving's REST API and of the open inference protocol.
+    """Makes Python's part of TensorFlow Serving's REST API and of the open inference protocol.
 
-    Each is under its path prefix.
+    Returns an application for each, by the prefix of its paths.
     """
     config = foundation.config
     questions = ModelQuestions(
@@ -88,19 +90,19 @@ def make_http(
     routes: Sequence[BaseRoute],
     rest: Mapping[str, ASGIApp],
 ) -> HttpListener:
-    """Makes HTTP with `routes` and with the `rest` of `make_rest_applications`.
+    """Makes HTTP with `routes`, and with the applications `rest` of `make_rest_applications`.
 
     It does not listen if the configuration switches HTTP off.
     """
     config = foundation.config
     port = config.rest_api_port
     if port.number and port.number == config.port and not port.descriptors:
-        # It is HTTP's default port: an operator who gave it to gRPC does not expect HTTP there.
+        # The operator has given HTTP's default port to gRPC, and so does not expect HTTP there.
         _log.warning("http_off", reason=f"port {port} is gRPC's; use --rest_api_port")
         port = HttpPort(None)
     # Any other path below /v1 is answered as malformed, as in TensorFlow Serving.
     malformed = Mount("/v1", rest[MODELS_PREFIX])
-    # The data plane adds the headers for pages of other sites, and counts the bodies.
+    # The data plane adds the CORS headers and limits the bodies, so `HttpSettings` needs neither.
     settings = HttpSettings(timeout_seconds=config.rest_api_timeout_in_ms / 1_000)
     app = make_http_app([*routes, malformed], settings)
     front = HttpFront(

@@ -1,9 +1,8 @@
-"""Prepares the server process: preloads jemalloc, raises the descriptor limit, ends with its
-parent.
+"""Prepares the process of a server: preloads jemalloc, raises the limit of open files, ends with its parent.
 
-libjemalloc.so.2 cannot be opened by a running process (its thread-local storage is static), so the
-launcher puts it into LD_PRELOAD and executes the same command once more. The executed process
-removes these changes from its environment, so that its child processes do not inherit them.
+A running process cannot load libjemalloc.so.2, because the library's thread-local storage is static. So the
+launcher puts jemalloc into LD_PRELOAD, and executes the same command once more. The executed process removes
+these changes from its environment, so that its child processes do not inherit them.
 """
 
 import importlib.util
@@ -24,23 +23,24 @@ from serving.base.errors import InvalidConfig
 
 JEMALLOC_FILE_NAME = "libjemalloc.so.2"
 
-# jemalloc's options if the user has not set MALLOC_CONF. background_thread: pages decay back to the
-# kernel on jemalloc's own thread. Without it, requests pay for that when they free memory.
-# tcache_max: blocks up to 2 MiB, which hold a request's activations, come from the thread's cache
-# and not from an arena behind a lock. An allocation and its release then take 50 ns and not 170
+# jemalloc's options if the user has not set MALLOC_CONF.
+# background_thread: jemalloc's own thread returns unused pages to the kernel. Without it, the threads of
+# requests would do that when they free memory.
+# tcache_max: blocks of up to 2 MiB come from a cache of the thread, and not from an arena behind a lock. A
+# request's activations have this size. One allocation and its release take 50 ns instead of 170
 # (native/bench/request_memory_bench.cc).
 DEFAULT_MALLOC_CONF = "background_thread:true,tcache_max:2097152"
 
-# Marks the executed process, and holds the path that was preloaded. It prevents a loop of execs.
+# A variable that is set in the executed process, to the path that was preloaded. It prevents endless execs.
 _MARKER = "MILLPOND_PRELOADED"
 
-# Arguments of `serve`, one a line, with which no server runs, as in a supervisor, or a server without
-# jemalloc. An unusual spelling costs only the time that an early preload would have saved.
+# Finds, among the arguments of `serve`, one a line, an argument with which this process will run no server on
+# jemalloc. If it misses an unusual spelling, the process only loses the time of one needless exec.
 _NO_PRELOAD = re.compile(
     r"^(-h|--help|--version(=.*)?|--allocator(=glibc)?|--supervise(=true)?)$", re.MULTILINE
 )
 
-# (path, arguments, environment). Any: os.execve accepts more types than are used here.
+# Takes the path, the arguments and the environment, like os.execve, whose types are wider.
 Execute = Callable[[Any, Any, Any], NoReturn]
 
 
@@ -53,10 +53,10 @@ def ensure_allocator(
     find: Callable[[], str] | None = None,
     execute: Execute = os.execve,
 ) -> None:
-    """Executes the process again, unless it runs on `allocator` (`jemalloc` or `glibc`).
+    """Executes this process again, unless it already runs on `allocator` (`jemalloc` or `glibc`).
 
-    `command` is the command line to execute, by default this process's own. Raises InvalidConfig
-    if jemalloc is missing or did not load, or if `allocator` is glibc and jemalloc is preloaded.
+    `command` is the command line to execute; by default that of this process. Raises InvalidConfig if
+    jemalloc is missing or did not load, or if `allocator` is glibc although jemalloc is preloaded.
     """
     loaded = (is_loaded or is_jemalloc_loaded)()
     preloaded = environment.get(_MARKER)
@@ -88,11 +88,11 @@ def preload_early(
     find: Callable[[], str] | None = None,
     execute: Execute = os.execve,
 ) -> None:
-    """Re-executes this process if `arguments` are those of a server that will run on jemalloc.
+    """Executes this process again at once, if `arguments` are those of a server that runs on jemalloc.
 
-    `ensure_allocator` would do the same, but after the imports that parse the flags, which the
-    executed process then repeats. Does nothing in any other case, and if jemalloc is missing:
-    `ensure_allocator` reports that.
+    `ensure_allocator` would do so too, but only after the imports that parse the flags, and the executed
+    process would repeat these imports. Does nothing if jemalloc is missing, because `ensure_allocator`
+    reports that.
     """
     if list(arguments[:1]) != ["serve"] or _NO_PRELOAD.search("\n".join(arguments)):
         return
@@ -103,11 +103,10 @@ def preload_early(
 
 
 def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
-    """Finds the path of libjemalloc.so.2: the copy that was installed with the native module, or
-    else one in the usual directories or in ldconfig's cache. A path with a space or a colon is left
-    out: LD_PRELOAD cannot hold it.
+    """Finds libjemalloc.so.2: beside the native module, in the usual directories, or in ldconfig's cache.
 
-    Raises InvalidConfig, with the command that installs it.
+    Ignores a path with a space or a colon, because LD_PRELOAD cannot contain it. Raises InvalidConfig, with
+    the command that installs jemalloc.
     """
     if known_directories is None:
         known_directories = [*_module_directories(), *_usual_directories()]
@@ -125,15 +124,15 @@ def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
 
 
 def is_jemalloc_loaded() -> bool:
-    """True if this process has jemalloc mapped, which is only possible from its start."""
+    """True if this process has run on jemalloc since its start."""
     return "libjemalloc" in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
 
 
 def raise_descriptor_limit() -> None:
-    """Raises the soft limit of open files to the hard limit: each connection is an open file.
+    """Raises the soft limit of open files to the hard limit, because each connection is an open file.
 
-    A common default is 1,024, for programs that use select(2). At the limit the server refuses
-    further connections, so a thousand idle clients would keep all other clients away.
+    The soft limit is often 1,024, for programs that use select(2). At the limit the server refuses further
+    connections. So without this, a thousand idle clients would keep all other clients away.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -141,14 +140,16 @@ def raise_descriptor_limit() -> None:
 
 
 def stop_at_eof(descriptor: int, stop: Callable[[], None] | None = None) -> threading.Thread:
-    """Starts a thread that calls `stop` (by default: SIGTERM to this process) at a pipe's end.
+    """Starts a thread that calls `stop` when the pipe `descriptor` ends. By default it sends SIGTERM to itself.
 
-    This process then ends with the parent that holds the other end, however the parent ends.
-    PR_SET_PDEATHSIG does not promise that: it follows the thread that forked, not the process.
+    The parent holds the other end of the pipe. So this process ends with its parent, however the parent ends.
+    PR_SET_PDEATHSIG would not be enough, because the kernel sends that signal when the thread that forked
+    ends, and not the process.
     """
 
     def wait_for_eof() -> None:
-        # Reads the descriptor and not sys.stdin: a thread inside its buffer aborts Python at exit.
+        # Reads the descriptor and not sys.stdin, because Python aborts at its exit if a thread still reads
+        # sys.stdin.
         while os.read(descriptor, 4096):
             pass
         (stop or (lambda: os.kill(os.getpid(), signal.SIGTERM)))()
@@ -161,13 +162,13 @@ def stop_at_eof(descriptor: int, stop: Callable[[], None] | None = None) -> thre
 def _execute_again(
     jemalloc: str, command: Sequence[str], environment: Mapping[str, str], execute: Execute
 ) -> None:
-    # argv[0] by its full path: Python finds its virtual environment by it.
+    # argv[0] is the full path of Python, which finds its virtual environment by it.
     arguments = [sys.executable, *command[1:]]
     execute(sys.executable, arguments, _preloading(environment, jemalloc))
 
 
 def _preloading(environment: Mapping[str, str], path: str) -> dict[str, str]:
-    """The environment of the executed process: `path` comes before the user's preloads."""
+    """The environment of the executed process. It preloads `path`, and then the user's own libraries."""
     entries = [path, *_entries(environment.get("LD_PRELOAD", ""))]
     return {
         "MALLOC_CONF": DEFAULT_MALLOC_CONF,
@@ -178,7 +179,7 @@ def _preloading(environment: Mapping[str, str], path: str) -> dict[str, str]:
 
 
 def _forget_preload(environment: MutableMapping[str, str], path: str) -> None:
-    """Removes the entries that `_preloading` added; the user's entries stay."""
+    """Removes the values that `_preloading` has added to the environment. The user's own values stay."""
     del environment[_MARKER]
     entries = _entries(environment.get("LD_PRELOAD", ""))
     if path in entries:
@@ -191,12 +192,12 @@ def _forget_preload(environment: MutableMapping[str, str], path: str) -> None:
 
 
 def _entries(preload: str) -> list[str]:
-    # ld.so accepts both spaces and colons as separators.
+    # The dynamic loader accepts spaces and colons as separators.
     return [entry for entry in re.split(r"[ :]+", preload) if entry]
 
 
 def _module_directories() -> list[str]:
-    """The directory of the native module; nothing if it is not built."""
+    """The directory of the native module; no directory if the module is not built."""
     spec = importlib.util.find_spec("serving.data_plane._data_plane")
     return [] if spec is None or spec.origin is None else [str(Path(spec.origin).parent)]
 
@@ -214,7 +215,7 @@ def _usual_directories() -> list[str]:
 
 def _in_loader_cache() -> str | None:
     try:
-        # With its full path: /sbin is not on the PATH of every user.
+        # The full path is given because /sbin is not on the PATH of every user.
         listing = subprocess.run(
             ["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False
         ).stdout

@@ -1,4 +1,4 @@
-"""The parts that load and unload versions: memory and threads."""
+"""Makes the parts that load and unload versions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +17,7 @@ from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import Servable
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.loading.arenas import Arenas, MemoryLimits
+from serving.loading.background_work import BackgroundWork
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
 from serving.loading.installed_ops import InstalledOps
@@ -34,17 +35,21 @@ _log = structlog.get_logger(__name__)
 
 
 FIRST_RETRY_NS = NS_PER_SECOND
-"""The pause between a load's first failure and its first retry, if --load_retry_interval_micros is
-not shorter: the usual length of a disk's hiccup. Later retries wait longer."""
+"""The pause between the first failure of a load and its first retry: a disk's short failures are over by then.
+
+--load_retry_interval_micros is the pause if it is shorter. Later retries wait longer.
+"""
 
 
 RESERVOIR_BYTES_MAX = 16 * 2**20
-"""The size of one model's recent requests: enough for 64 requests of 256 KiB, and little beside a
-model."""
+"""The most bytes of recent requests that are kept for one model.
+
+They hold 64 requests of 256 KiB, and are few beside the model itself.
+"""
 
 
 RESERVOIR_AGE_SECONDS_MAX = 600.0
-"""Older requests predict little about the requests of the next minute."""
+"""Requests that are older are not kept, because they say little about the requests of the next minute."""
 
 
 def load_settings(
@@ -81,7 +86,7 @@ def load_settings(
 
 
 def make_arenas(config: ServerConfig, pool: SlabPool | None) -> Arenas | None:
-    """Makes the arenas on slabs of `pool`; None if there is none."""
+    """Makes the arenas on slabs of `pool`; None if there is no pool."""
     if pool is None:
         return None
     limits = MemoryLimits(limit_bytes=config.model_memory_limit_bytes)
@@ -89,7 +94,7 @@ def make_arenas(config: ServerConfig, pool: SlabPool | None) -> Arenas | None:
 
 
 def make_batching(foundation: Foundation) -> Batching:
-    """Makes what gives each load its settings of batches."""
+    """Makes the object that gives each load its settings for batches."""
     return Batching(
         foundation.data_plane,
         foundation.config.batching,
@@ -98,7 +103,7 @@ def make_batching(foundation: Foundation) -> Batching:
 
 
 def make_slab_pool(foundation: Foundation) -> SlabPool | None:
-    """Makes the pool; None if versions get no arenas. Raises InvalidConfig if jemalloc is missing."""
+    """Makes the pool of slabs; None if versions get no arenas. Raises InvalidConfig if jemalloc is missing."""
     if not foundation.config.has_arenas:
         return None
     if foundation.data_plane.build_info()["allocator"] != "jemalloc":
@@ -114,7 +119,7 @@ def make_slab_pool(foundation: Foundation) -> SlabPool | None:
 
 
 def make_reservoirs(foundation: Foundation) -> Reservoirs:
-    """Makes the reservoirs, of which each model gets one; none if no requests are kept."""
+    """Makes the reservoirs of recent requests, one for each model. They stay empty if no requests are kept."""
     if foundation.config.self_warmup_requests == 0:
         return Reservoirs(None)
     return Reservoirs(
@@ -128,23 +133,23 @@ def make_reservoirs(foundation: Foundation) -> Reservoirs:
 
 
 def make_capture(
-    foundation: Foundation, *, reservoirs: Reservoirs, enter_background: Callable[[], None]
+    foundation: Foundation, *, reservoirs: Reservoirs, background: BackgroundWork
 ) -> CaptureDirectory | None:
-    """Makes the capture; None if --warmup_capture_directory is not given."""
+    """Makes the writer of warm-up files; None if --warmup_capture_directory is not given."""
     if not foundation.config.warmup_capture_directory:
         return None
     return CaptureDirectory(
         Path(foundation.config.warmup_capture_directory),
         reservoirs.by_name,
-        on_thread_start=enter_background,
+        background=background,
         clock=foundation.clock,
     )
 
 
 def _no_warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
-    """Does nothing: the warm-up of --enable_model_warmup=false."""
+    """Does nothing. This is the warm-up with --enable_model_warmup=false."""
 
 
 def make_request_cores(config: ServerConfig) -> RequestCores | None:
-    """Makes them; None if request threads are never pinned, or always."""
+    """Makes the choice of cores for request threads; None if they are never pinned, or always."""
     return RequestCores() if config.pin_request_threads == "loads" else None

@@ -1,12 +1,12 @@
-"""Log lines to a descriptor, without ever blocking the thread that logs.
+"""Writes log lines to a descriptor, and never blocks the thread that logs.
 
-A pipe that nothing reads holds 64 KiB, and a write to it then waits for ever: the control thread
-would wait with it, and so would a native thread that writes to descriptor 2. Hence two measures:
+A pipe holds 64 KiB. If no process reads from the pipe, a write to the full pipe waits forever. Without the
+following, the control thread would wait, and so would a native thread that writes to descriptor 2:
 
-- `unblock` gives this process its own non-blocking view of the pipe. A native line that does not
-  fit into the pipe is lost, and its thread goes on.
-- `LogWriter` keeps the lines that do not fit, up to a limit, for its thread to write later. Beyond
-  the limit lines are dropped and counted.
+- `unblock` gives this process its own non-blocking view of the pipe. If a native line does not fit into the
+  pipe, the line is lost, and its thread goes on.
+- `LogWriter` keeps lines that do not fit, up to a limit, and its own thread writes them later. Lines beyond
+  the limit are dropped and counted.
 """
 
 import io
@@ -21,20 +21,20 @@ from contextlib import suppress
 from serving.base.clock import NS_PER_SECOND, Clock
 
 CAPACITY_BYTES = 4 << 20
-"""Some 20,000 lines: a reader that pauses for minutes loses none."""
+"""The most bytes that are kept: about 20,000 lines, so that a reader may pause for minutes and lose none."""
 
 LOOK_SECONDS = 0.2
-"""The time between two checks, while the pipe is full, if the thread should end."""
+"""While the pipe is full, the thread checks this often if it should end."""
 
 _OWN_VIEW_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def unblock(descriptor: int) -> bool:
-    """Makes writes to `descriptor` return at once, for native code too; False if they may block.
+    """Makes writes to `descriptor` return at once, also those of native code. Returns False if they may block.
 
-    Writes to a file may block: no flag changes that. The flag is set on a new view of the same pipe
-    or terminal, because other processes, such as the shell, share the old one. A socket has no such
-    view.
+    Writes to a file may block, because no flag changes that. A pipe or terminal is opened again for this
+    process, and only this new view gets the flag, because other processes, such as the shell, share the old
+    view. A socket cannot be opened again, so the flag is set on the socket itself.
     """
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)):
@@ -52,11 +52,10 @@ def unblock(descriptor: int) -> bool:
 
 
 def write_at_once(descriptor: int, line: bytes) -> bool:
-    """Writes `line` without waiting for the reader; False if it, or its end, does not fit.
+    """Writes `line` without waiting for the reader. Returns False if the line does not fit as a whole.
 
-    Changes no flag of `descriptor`, because other processes and Python's own streams may rely on
-    its flags. If the reader is gone or the disk is full, the line counts as written: no later try
-    would help.
+    Changes no flag of `descriptor`, because other processes and Python's own streams may rely on its flags.
+    If the reader is gone or the disk is full, the line counts as written, because no later try would help.
     """
     try:
         own = _own_view(descriptor)
@@ -73,30 +72,30 @@ def write_at_once(descriptor: int, line: bytes) -> bool:
 
 
 def _own_view(descriptor: int) -> int:
-    """Opens a non-blocking view of a pipe or terminal; if there can be no such view, a duplicate.
+    """Opens a non-blocking view of a pipe or terminal. Of any other descriptor it makes a duplicate.
 
-    A file is not opened again, because the new view would write over its beginning.
+    A file must not be opened again, because writes to the new view would begin at the file's start.
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-        with suppress(OSError):  # It belongs to another user, or its reader is gone.
+        with suppress(OSError):  # The pipe belongs to another user, or its reader is gone.
             return os.open(f"/proc/self/fd/{descriptor}", _OWN_VIEW_FLAGS)
     return os.dup(descriptor)
 
 
 def _wait_until_writable(descriptor: int, timeout_seconds: float) -> bool:
-    """Waits until `descriptor` accepts data, or has lost its reader; False at the timeout."""
+    """Waits until `descriptor` accepts data, or has lost its reader. Returns False at the timeout."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(timeout_seconds * 1_000))
 
 
 class LogWriter(io.TextIOBase):
-    """Each `write` is one log line or more; it returns at once, on any thread.
+    """A stream for log lines. Each `write` has one line or more, and returns at once. Any thread.
 
-    Lines are written in their order. While the descriptor accepts all lines, the threads that log
-    write them, so that no line is lost if the process crashes. Otherwise the thread `log-writer`
-    writes them. If the reader of the descriptor is gone, lines are lost.
+    Lines are written in their order. While the descriptor accepts all lines, the threads that log write
+    them, so that no line is lost if the process crashes. When a line does not fit, the thread `log-writer`
+    writes it and the lines after it. If the reader of the descriptor is gone, lines are lost.
     """
 
     def __init__(
@@ -110,7 +109,8 @@ class LogWriter(io.TextIOBase):
     ) -> None:
         """`on_dropped` gets the count of dropped lines once there is space again, on `log-writer`.
 
-        What `on_dropped` logs is never dropped. `may_block`: only `log-writer` writes.
+        The lines that `on_dropped` logs are never dropped. If writes to the descriptor `may_block`, only
+        `log-writer` writes.
         """
         self._descriptor = descriptor
         self._may_block = may_block
@@ -121,7 +121,7 @@ class LogWriter(io.TextIOBase):
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
-        # True while `log-writer` has taken a line out of `waiting` and not written all of it.
+        # True from the time when `log-writer` takes a line out of `_waiting` until it has written the line.
         self._is_writing = False
         self._dropped_count = 0
         self._reported_count = 0
@@ -137,11 +137,11 @@ class LogWriter(io.TextIOBase):
 
     @property
     def dropped_count(self) -> int:
-        """The count of lines dropped since the start."""
+        """The number of lines that were dropped since the start."""
         return self._dropped_count
 
     def write(self, text: str) -> int:
-        """Writes the lines in `text`, or keeps them for later, or drops them."""
+        """Writes the lines in `text`, keeps them for later, or drops them. Returns the length of `text`."""
         line = text.encode(errors="backslashreplace")
         with self._changed:
             if not (self._may_block or self._waiting or self._is_writing):
@@ -156,9 +156,7 @@ class LogWriter(io.TextIOBase):
         return len(text)
 
     def close_within(self, timeout_seconds: float) -> bool:
-        """Writes the lines that are kept, and ends the thread; False if some are lost at the
-        timeout.
-        """
+        """Writes the lines that are kept, and ends the thread. Returns False if the timeout loses some."""
         with self._changed:
             self._end_ns = self._clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
             self._changed.notify_all()
@@ -180,7 +178,7 @@ class LogWriter(io.TextIOBase):
             self._report_dropped()
 
     def _take(self) -> bytes | None:
-        """Waits for the next line; None when the thread is to end."""
+        """Waits for the next line; None if the thread should end."""
         with self._changed:
             while not self._waiting or self._is_late():
                 if self._end_ns is not None:
@@ -192,7 +190,7 @@ class LogWriter(io.TextIOBase):
             return line
 
     def _put(self, line: bytes) -> bytes:
-        """Writes as much of `line` as the descriptor takes; returns the rest of it."""
+        """Writes as much of `line` as the descriptor accepts, and returns the rest."""
         try:
             return line[os.write(self._descriptor, line) :]
         except BlockingIOError:
@@ -205,7 +203,7 @@ class LogWriter(io.TextIOBase):
             _wait_until_writable(self._descriptor, LOOK_SECONDS)
 
     def _report_dropped(self) -> None:
-        """Reports the lines that were dropped, once half of the space is free."""
+        """Calls `on_dropped` if lines were dropped and at least half of the space is free."""
         with self._changed:
             count = self._dropped_count - self._reported_count
             if count == 0 or self._waiting_bytes > self._capacity_bytes // 2 or self._is_late():

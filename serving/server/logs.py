@@ -1,8 +1,8 @@
-"""Log lines on standard error: for people on a terminal, one JSON object a line for machines.
+"""Sets up the log on standard error: text for people on a terminal, or one JSON object a line for machines.
 
-An event is a short name and its values: `log.info("listening", port=8500)`. In JSON these are the
-keys `event`, `level`, `timestamp` (UTC, ISO 8601) and the values. TensorFlow's own lines, which are
-not JSON, may stand between them.
+An event is a short name and its values: `log.info("listening", port=8500)`. Its JSON has the keys `event`,
+`level`, `timestamp` (UTC, ISO 8601) and one for each value. Lines of TensorFlow, which are not JSON, may come
+between the events.
 """
 
 import io
@@ -23,27 +23,27 @@ from serving.base.name_text import encodable, printable
 from serving.server.log_writer import LogWriter, unblock, write_at_once
 
 FLUSH_SECONDS = 1.0
-"""How long the process's end waits for unwritten lines, if their reader is slow or missing."""
+"""The longest that the process waits, before it ends, until a slow or missing reader takes the last lines."""
 
 _log = structlog.get_logger(__name__)
-# The process has one standard error.
+# The writer of the log; empty before `start_logs`. It belongs to the process, which has one standard error.
 _writers: list[LogWriter] = []
-# Standard error, for `write_last_line`.
+# The descriptor to which `write_last_line` writes; empty before `start_logs`.
 _last_line_descriptor: list[int] = []
-# The choice of `configure_logs`, for `write_last_line`.
+# The format that `configure_logs` has chosen, for `write_last_line`.
 _format = {"is_human": True}
 
 
 def start_logs(log_format: str, first_line: str = "", processors: Sequence[Processor] = ()) -> None:
-    """Sets up structlog on standard error, so that no thread ever waits for its reader.
+    """Sets up structlog on standard error, so that no thread ever waits for the reader of the log.
 
-    Native threads do not wait either: their lines go to the same descriptors. `first_line` is written
-    before all other lines. `processors` get each event before it is formatted.
+    Native threads do not wait either, because their lines go to the same descriptors. `first_line` is
+    written before all other lines. `processors` get each event before it is formatted.
     """
     with suppress(OSError):  # Standard output may be closed.
         unblock(sys.__stdout__.fileno() if sys.__stdout__ else 1)
     is_unblocked = unblock(sys.stderr.fileno())
-    # Duplicates: from the start on, descriptor 2 is a pipe of `native_log_lines`.
+    # The log keeps duplicates of standard error, because `native_log_lines` replaces descriptor 2 by a pipe.
     if _last_line_descriptor:
         os.close(_last_line_descriptor.pop())
     _last_line_descriptor.append(os.dup(sys.stderr.fileno()))
@@ -61,16 +61,16 @@ def start_logs(log_format: str, first_line: str = "", processors: Sequence[Proce
 
 
 def write_lines(text: str) -> None:
-    """Writes formatted lines, as if they were logged."""
+    """Writes lines that are formatted already to the log."""
     for writer in _writers[-1:]:
         writer.write(text)
 
 
 def write_last_line(event: str, message: str) -> None:
-    """Writes a warning without the log's locks and before its waiting lines, when the process ends
-    at once.
+    """Writes a warning when the process is about to end at once.
 
-    A line that does not fit is lost.
+    Takes no lock of the log, and writes before the lines that still wait. If the line does not fit into the
+    pipe, it is lost.
     """
     line = log_line(
         event,
@@ -83,13 +83,13 @@ def write_last_line(event: str, message: str) -> None:
 
 
 def flush_logs(timeout_seconds: float = FLUSH_SECONDS) -> None:
-    """Writes the lines that wait for their reader, for at most `timeout_seconds`. The last call."""
+    """Writes the lines that still wait, for at most `timeout_seconds`, and closes the log."""
     while _writers:
         _writers.pop().close_within(timeout_seconds)
 
 
 def dropped_line_count() -> int:
-    """The count of log lines that were dropped because their reader did not keep up."""
+    """The number of log lines that were dropped because the log's reader was too slow."""
     return sum(writer.dropped_count for writer in _writers)
 
 
@@ -98,8 +98,8 @@ def configure_logs(
 ) -> None:
     """Sets up structlog for the process. `log_format` is `human`, `json` or `auto`.
 
-    `auto` is human if the stream (default: standard error) is a terminal, and JSON otherwise: a
-    file or a collector needs lines that parse.
+    `auto` is human if the stream (by default standard error) is a terminal, and JSON otherwise, because a
+    collector of logs must be able to parse each line.
     """
     stream = stream or sys.stderr
     is_human = is_for_people(log_format, is_terminal=stream.isatty())
@@ -114,15 +114,16 @@ def configure_logs(
             *(_human(stream) if is_human else _json()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        # Writes a line with one call, so that lines of several threads do not run into each other.
+        # This logger writes a line with one call, so that the lines of two threads are never mixed.
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _LossyStream(stream))),
         cache_logger_on_first_use=True,
     )
 
 
 class _LossyStream(io.TextIOBase):
-    """Drops text that its stream does not accept: if the reader is gone or the disk is full,
-    neither a load nor the server may fail.
+    """A stream that drops text which its own stream does not accept.
+
+    A load must not fail because the reader of the log is gone, or because the disk is full.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -148,7 +149,7 @@ def _human(stream: TextIO) -> list[Processor]:
 
 
 def _encodable_values(logger: object, method: str, event: EventDict) -> EventDict:
-    """Replaces bytes of paths that are not text: a line is written as UTF-8."""
+    """Replaces bytes in paths that are not valid text, because each line is written as UTF-8."""
     del logger, method
     return {key: _encodable_value(value) for key, value in event.items()}
 
@@ -164,7 +165,7 @@ def _encodable_value(value: object) -> object:
 
 
 def _printable_values(logger: object, method: str, event: EventDict) -> EventDict:
-    """Escapes control characters: values hold names and messages that clients made up."""
+    """Escapes control characters, because clients choose some of the names and messages."""
     del logger, method
     return {
         key: printable(value) if isinstance(value, str) else value for key, value in event.items()
@@ -174,7 +175,7 @@ def _printable_values(logger: object, method: str, event: EventDict) -> EventDic
 def _json() -> list[Processor]:
     return [
         structlog.processors.dict_tracebacks,
-        # A value that JSON cannot represent (a path, an id) is written as its text: logging must
-        # not raise.
+        # A value that JSON does not have, like a path, is written as its text, because logging must not
+        # raise.
         structlog.processors.JSONRenderer(default=str),
     ]

@@ -1,4 +1,4 @@
-"""A server process for notebooks and tests.
+"""Runs a server process for notebooks and tests.
 
 with ModelServer(model_name="ctr", base_path="/models/ctr") as server:
     server.wait_until_available("ctr", version=1)
@@ -21,19 +21,18 @@ from serving.core.servable import ServableState
 from serving.core.store_urls import is_store_url
 from serving.server.server_log import LogEvent, LogReader
 
-# The pause between two polls of a model's status: too short for a person to notice, and long enough
-# not to load the server.
+# The pause between two polls of a model's status. A person does not notice it, and the server has little work.
 _STATUS_POLL_SECONDS = 0.02
-# A process ends within this time after the end of its log.
+# The longest time between the end of a process's log and the end of the process.
 _END_SECONDS = 1.0
 
 
 class ModelServer:
     """Runs `millpond serve` on a free port of this machine until `stop` or the end of `with`.
 
-    The server never outlives this process, however this process ends: the server's standard input
-    is a pipe from here, and it stops when that closes. Its log goes to `log_path`, and the log's
-    last lines go into the message of each error. Not safe to use from several threads at once.
+    The server never outlives this process, however this process ends, because the server's standard input is
+    a pipe from this process, and the server stops when the pipe closes. The server's log goes to `log_path`,
+    and the message of each error ends with its last lines. Not safe to use from several threads at once.
     """
 
     def __init__(
@@ -50,16 +49,15 @@ class ModelServer:
         clock: Clock | None = None,
         **flags: object,
     ) -> None:
-        """Prepares the command line; starts nothing yet.
+        """Prepares the command line. Starts nothing yet.
 
-        `flags` are flags of `millpond serve` by name. True and False become `true` and `false`; a
-        list repeats a repeatable flag. `listen_before_ready` is True unless it is given: `start`
-        then returns before the models are loaded.
+        `flags` are flags of `millpond serve` by name. True and False become `true` and `false`, and a list
+        repeats its flag. `listen_before_ready` is True unless it is given, so `start` returns before the
+        models are loaded.
 
-        `environment` has variables of the server's environment, besides those of this process.
-
-        `log_path` is by default a temporary file, which a `stop` without errors removes. `tls` is
-        needed for `wait_until_available` if the server has an `ssl_config_file`.
+        `environment` has variables that are added to this process's environment for the server. `log_path`
+        is by default a temporary file, which a `stop` without errors removes. `wait_until_available` needs
+        `tls` if the server has an `ssl_config_file`.
         """
         self._command = [*command, "serve", *_arguments(model_name, base_path, flags)]
         self._environment = {**(environment or {}), STOP_AT_STDIN_EOF: "1"}
@@ -87,15 +85,15 @@ class ModelServer:
         if exception is None:
             self.stop()
             return
-        # The exception inside `with` matters more than the way the server ends.
+        # The server is killed, so that no error of its end hides the exception inside `with`.
         self.kill()
         if str(self.log_path) not in str(exception):
             print(f"{exception!r} inside ModelServer; {self._tail()}", file=sys.stderr)
 
     def start(self) -> None:
-        """Starts the process and waits until it listens.
+        """Starts the process, and waits until it listens.
 
-        Raises Unavailable, with the end of the log, if it ends or does not listen in time.
+        Raises Unavailable, with the end of the log, if the process ends or does not listen in time.
         """
         if self._process is not None:
             raise FailedPrecondition("this ModelServer was already started; create another one")
@@ -124,7 +122,7 @@ class ModelServer:
 
     @property
     def port(self) -> int:
-        """The TCP port that it listens on. Raises FailedPrecondition before `start`."""
+        """The TCP port of the server's gRPC. Raises FailedPrecondition before `start`."""
         if self._port is None:
             raise FailedPrecondition("ModelServer is not started")
         return self._port
@@ -136,11 +134,11 @@ class ModelServer:
 
     @property
     def admin_target(self) -> str:
-        """The address of its admin listener, for `Client(server.admin_target).rollback(…)`.
+        """The address of the server's admin listener, for `Client(server.admin_target).rollback(…)`.
 
         Raises FailedPrecondition before `start`, and with `admin_address="off"`.
         """
-        # The admin listener starts before the port opens, and anew after a restart by a supervisor.
+        # The admin listener is logged before the port opens, and again after each restart by a supervisor.
         addresses = [
             event["address"]
             for event in (self.events() if self._port is not None else ())
@@ -152,7 +150,7 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """`http://HOST:PORT`, the address of its health, metrics and page.
+        """`http://HOST:PORT`, the address of the server's health, metrics and page.
 
         Raises FailedPrecondition before `start`, and if the server does not serve HTTP.
         """
@@ -162,7 +160,7 @@ class ModelServer:
 
     @property
     def log_path(self) -> Path:
-        """The file with its log. Raises FailedPrecondition before `start`."""
+        """The file with the server's log. Raises FailedPrecondition before `start`."""
         if self._log_path is None:
             raise FailedPrecondition("ModelServer is not started")
         return self._log_path
@@ -187,10 +185,10 @@ class ModelServer:
     def wait_for_event(
         self, is_wanted: Callable[[LogEvent], bool], timeout_seconds: float
     ) -> LogEvent:
-        """Waits until `is_wanted` is True for an event of the log, past events included, and
-        returns the first such event.
+        """Waits for an event of the log for which `is_wanted` returns True, and returns the first one.
 
-        Raises Unavailable, with the end of the log, at the timeout or if the process ends first.
+        Events from before the call count too. Raises Unavailable, with the end of the log, at the timeout or
+        if the process ends first.
         """
         event = self._started_log().wait_for(is_wanted, timeout_seconds, self._clock)
         if event is None:
@@ -203,7 +201,7 @@ class ModelServer:
     def wait_until_available(
         self, name: str, version: int | None = None, timeout_seconds: float = 120
     ) -> None:
-        """Waits until the version (any version, if `version` is None) is AVAILABLE.
+        """Waits until `version` is AVAILABLE; if `version` is None, until any version is.
 
         Raises Unavailable, with the last status and the end of the log, at the timeout or if the
         process ends first.
@@ -218,10 +216,10 @@ class ModelServer:
                     )
 
     def stop(self) -> None:
-        """Ends the process with SIGTERM and waits for it; kills it at the timeout.
+        """Ends the process with SIGTERM and waits for its end. Kills it at the timeout.
 
-        Does nothing if it was stopped before. Raises Unavailable, with the end of the log, if it
-        had died, ends with a status other than 0, or has to be killed.
+        Does nothing after an earlier `stop`. Raises Unavailable, with the end of the log, if the process had
+        died before, ends with another status than 0, or has to be killed.
         """
         if self._process is None or self._process.stdin is None or self._process.stdin.closed:
             return
@@ -292,16 +290,14 @@ def _absolute(base_path: str | os.PathLike[str]) -> str:
 
 
 def _flag_texts(value: object) -> list[str]:
-    """One text for each time that the flag is given."""
+    """The texts of a flag's value, one for each time that the command line gives the flag."""
     if isinstance(value, (list, tuple)):
         return [text for item in value for text in _flag_texts(item)]
     return [str(value).lower() if isinstance(value, bool) else str(value)]
 
 
 def _statuses(client: Client, name: str) -> tuple[VersionStatus, ...]:
-    """The statuses of the model's versions; () if the server does not have the model
-    yet.
-    """
+    """The statuses of the model's versions; () if the server does not have the model yet."""
     try:
         return client.model_status(name)
     except NotFound:

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from serving.reload.grants import Grants
 
 SETTINGS_POLL_SECONDS = 1.0
-"""The period at which the settings file is read by default: as often as a base path is looked at."""
+"""The time between two reads of the settings file, if no flag gives one. A base path is read as often."""
 
 
 class Models:
-    """The configured models. `grants` is None for a server that runs alone."""
+    """The configured models and the sources of their versions.
+
+    `grants` has the versions that a fleet lets this server select; None for a server that runs alone.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class Models:
         *,
         requests: RequestParts,
     ) -> None:
-        """Makes the parts. Nothing polls yet."""
+        """Makes the parts. No source polls yet."""
         self._foundation = foundation
         self._versions = versions
         self._admission = requests.admission
@@ -59,8 +62,7 @@ class Models:
                 config,
                 versions.monitor,
                 check=foundation.check_saved_model,
-                enter_background=versions.threads.priority.enter_background,
-                watched=versions.threads.watched,
+                background=versions.background,
                 clock=clock,
             ),
         )
@@ -71,17 +73,17 @@ class Models:
         self.watcher = make_config_watcher(foundation, reloader=self.reloader, served=self.served)
 
     def start(self, plan: ConfigPlan) -> None:
-        """Applies the first configuration, and looks for versions from now on."""
+        """Applies the first configuration, and begins to look for versions."""
         self.pollers.start()
         self.reloader.apply_first(plan)
 
     def watch_files(self) -> None:
-        """Reads the files of the configuration again from now on."""
+        """Begins to read the files of the configuration again and again, and applies their changes."""
         if self.watcher is not None:
             self.watcher.start()
 
     def stop(self) -> None:
-        """Begins no reload and no poll any more. Returns at once: `join` waits for the threads."""
+        """Lets no further reload or poll begin. Returns at once, and `join` waits for the threads."""
         if self.watcher is not None:
             self.watcher.stop()
         self.reloader.stop()
@@ -89,7 +91,7 @@ class Models:
         self.pollers.stop()
 
     def join(self) -> bool:
-        """Waits, after `stop`; returns False if a disk still holds a thread."""
+        """Waits, after `stop`, for the threads. Returns False if a disk that hangs still holds one."""
         is_over = [
             self.served.join(SOURCE_TIMEOUT_SECONDS),
             self.pollers.join(SOURCE_TIMEOUT_SECONDS),
@@ -98,7 +100,7 @@ class Models:
         return all(is_over)
 
     def _poll_failed(self, status: ServableStatus) -> None:
-        """Makes a version that has failed due, whose files are watched from now on by polls."""
+        """Makes the model of a failed version due for a poll, which watches if the version's files change."""
         if status.state is END and status.health != HEALTHY:
             self.pollers.wake(status.id.name)
 
@@ -107,7 +109,7 @@ class Models:
         self._admission.set_model_limits(model_limits(models))
 
     def _make_source(self, model: ModelConfig) -> FileSystemSource:
-        """Makes the source that finds the versions of one model. It does not look at the disk yet."""
+        """Makes the source that finds the versions of one model. The source does not look at the disk yet."""
         config = self._foundation.config
         source = FileSystemSource(
             model.name,
@@ -125,8 +127,8 @@ class Models:
             pollers=self.pollers,
             clock=self._foundation.clock,
         )
-        # Before its first poll: a version that was rolled back must not be loaded until it is
-        # unblocked.
+        # The source gets the blocked versions before its first poll, because a version that was rolled back
+        # must not be loaded.
         source.set_blocked(self._versions.streams.blocked(model.name))
         if self.grants is not None:
             source.set_granted(self.grants.versions(model.name))
@@ -134,9 +136,9 @@ class Models:
 
 
 def check_models(config: ServerConfig) -> None:
-    """Raises InvalidConfig for an unknown platform, or if copies of object storage have no directory.
+    """Raises InvalidConfig for an unknown platform, or for a store's URL without a directory for copies.
 
-    Call it before any part is made, because some hold files and threads from then on.
+    Call it before any part is made, because some parts hold files and threads as soon as they are made.
     """
     for model in config.models:
         if is_store_url(model.base_path):
@@ -149,10 +151,10 @@ def check_models(config: ServerConfig) -> None:
 
 
 def make_grants(foundation: Foundation, sources: Sources) -> "Grants | None":
-    """Makes the grants of a member of a fleet; None for a server that runs alone."""
+    """Makes the grants of a fleet's member; None for a server that runs alone."""
     if not foundation.config.fleet_member:
         return None
-    # Imported here because a server that runs alone imports nothing of a fleet.
+    # Imported here because a server that runs alone should not load this module.
     from serving.reload.grants import Grants
 
     directory = foundation.config.state_directory
@@ -162,7 +164,7 @@ def make_grants(foundation: Foundation, sources: Sources) -> "Grants | None":
 def make_config_watcher(
     foundation: Foundation, *, reloader: ConfigReloader, served: ServedModels
 ) -> ConfigWatcher | None:
-    """Makes the watch; None if the configuration has no files, or if they are read only once."""
+    """Makes the watch of the configuration's files; None if there are none, or if they are read only once."""
     config = foundation.config
     period_seconds = config.model_config_file_poll_wait_seconds
     config_file = config.model_config_file if period_seconds > 0 else ""
@@ -180,6 +182,6 @@ def make_config_watcher(
 
 
 def model_limits(models: Iterable[ModelConfig]) -> dict[str, int]:
-    """The most requests in flight of each model by name; models without a limit are left out."""
+    """The most requests in flight that each model may have, by name. Leaves out models without a limit."""
     limits = {model.name: model.settings.max_in_flight_requests for model in models}
     return {name: limit for name, limit in limits.items() if limit > 0}

@@ -1,4 +1,4 @@
-"""Makes the parts that record and show the server's work."""
+"""Makes the parts that record the work of a server and show it: tracing, metrics and the page."""
 
 from starlette.routing import BaseRoute
 
@@ -28,7 +28,7 @@ from serving.server.versions import Versions
 
 
 def make_tracing(foundation: Foundation) -> Tracing | NoTracing:
-    """Makes the tracing, or one that does nothing if neither spans nor slow requests are asked for.
+    """Makes the tracing. It does nothing if the flags ask for neither spans nor the log of slow requests.
 
     Raises InvalidConfig if OpenTelemetry is configured but not installed.
     """

@@ -1,12 +1,13 @@
-"""Writes the lines that native code prints to standard error to our log.
+"""Writes to the server's log the lines that native code prints to standard error.
 
-This is a separate program, which `serving.server.native_log_lines` starts. It outlives a server
-that aborts, so that the last lines of that server arrive. It imports only the standard library and
-is executed by its path, to be ready within milliseconds.
+This is a separate program, which `serving.server.native_log_lines` starts. It outlives a server that aborts,
+so that the last lines of that server reach the log. It imports only the standard library and is executed by
+its path, so that it is ready within milliseconds.
 
-It reads standard input. A line that standard error does not accept at once waits until it does. At the end
-of the input the lines that wait are written to standard output, which the server reads. If the server has
-ended, the lines wait up to a second for standard error. The first argument is `human` or `json`.
+The program reads lines from standard input and writes them to standard error. A line that standard error does
+not accept waits until it does. At the end of the input, the program hands the lines that still wait to the
+server, through standard output. If the server has ended, these lines wait up to a second for standard error.
+The first argument of the program is the format of the log, `human` or `json`.
 """
 
 import json
@@ -23,27 +24,26 @@ EXPECTED = (
     "cuda drivers",
     "cuInit",
 )
-"""Texts of lines that appear at every start on a machine without a GPU. These lines are left
-out."""
+"""Parts of lines that TensorFlow prints at every start on a machine without a GPU. They are left out."""
 
 READ_BYTES = 1 << 16
 
 WAITING_BYTES_MAX = 1 << 20
-"""The most bytes of lines that wait for standard error. Later lines are dropped."""
+"""The most bytes of lines that wait for standard error. If they are exceeded, further lines are dropped."""
 
 LAST_MILLISECONDS = 1_000
-"""How long the last lines of a server that has ended wait for their reader."""
+"""The longest that the last lines of a server that has ended wait for the log's reader."""
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 def is_worth_a_line(line: str) -> bool:
-    """True if `line` is neither expected nor empty. Pure."""
+    """True if `line` is not empty and has no text of EXPECTED. Pure."""
     return bool(line.strip()) and not any(expected in line for expected in EXPECTED)
 
 
 def formatted(lines: Sequence[str], log_format: str, timestamp: str) -> bytes:
-    """The bytes to write to the log for `lines`. Pure."""
+    """The bytes that the log gets for `lines`. Pure."""
     kept = [line for line in lines if is_worth_a_line(line)]
     if log_format == "json":
         values = {"event": "native_log", "level": "info", "timestamp": timestamp}
@@ -57,10 +57,10 @@ def pass_on(
     as_log: Callable[[Sequence[str]], bytes],
     wait_for_input: Callable[[], bool] = lambda: True,
 ) -> bytes:
-    """Reads to the end and writes each line when it is complete; returns the unwritten rest.
+    """Reads to the end, and writes each line when it is complete. Returns the bytes that were not written.
 
-    `write` returns the part of its data that it did not write. `wait_for_input` is called while a part
-    waits: it returns False if that part can be written before more can be read.
+    `write` returns the part of its data that it could not write. While such a part waits, `wait_for_input`
+    is called; it returns False if the part can be written before there is more to read.
     """
     begun = rest = b""
     while True:
@@ -75,7 +75,7 @@ def pass_on(
 
 
 def write_some(data: bytes) -> bytes:
-    """Writes as much of `data` as standard error accepts; returns the rest."""
+    """Writes as much of `data` as standard error accepts, and returns the rest."""
     try:
         return data[os.write(_STDERR, data) :] if data else data
     except BlockingIOError:
@@ -85,7 +85,7 @@ def write_some(data: bytes) -> bytes:
 
 
 def wait_for_input() -> bool:
-    """Waits for input, or for space in standard error; returns True if there is input."""
+    """Waits until there is input, or space in standard error. Returns True if there is input."""
     poll = select.poll()
     poll.register(_STDIN, select.POLLIN)
     poll.register(_STDERR, select.POLLOUT)
@@ -93,7 +93,7 @@ def wait_for_input() -> bool:
 
 
 def hand_over(rest: bytes) -> None:
-    """Gives `rest` to the server. If the server has ended, waits for a reader of standard error."""
+    """Gives `rest` to the server. If the server has ended, writes it to standard error, and waits for space."""
     try:
         while rest:
             rest = rest[os.write(_STDOUT, rest) :]
@@ -109,7 +109,7 @@ def _now() -> str:
 
 
 def main(log_format: str) -> None:
-    # Only the server obeys a signal to the whole process group; this program ends with its input.
+    # A signal to the whole process group is meant for the server. This program ends at the end of its input.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     rest = pass_on(

@@ -1,10 +1,11 @@
-"""The lines that native code writes to standard error, as lines of our log.
+"""Turns the lines that native code writes to standard error into lines of the server's log.
 
-TensorFlow writes some lines while it is loaded, before it reads any of its settings, so no environment
-variable suppresses these lines. Other lines come while the server runs. While the block runs, descriptor 2
-is a pipe to a small process, `serving.server.native_line_reader`. That process writes each line to the log
-as it arrives, so that the message of a fatal error arrives although the server aborts. In a container, the
-server's end kills that process too: it has only the milliseconds that the kernel needs to end the server.
+TensorFlow writes some lines while it is loaded, before it reads its settings, so no environment variable
+suppresses these lines. Other lines come while the server runs. So a small process,
+`serving.server.native_line_reader`, reads all that is written to descriptor 2, and writes each line to the
+log at once. Because it is another process, the message of a fatal error reaches the log although the server
+aborts. In a container the kernel kills that process together with the server. Then it has only the
+milliseconds that the kernel needs to end the server.
 """
 
 import os
@@ -20,7 +21,7 @@ import structlog
 _READER = Path(__file__).with_name("native_line_reader.py")
 _STDERR = 2
 _END_SECONDS = 1.0
-"""How long the end waits for the reader's end, which takes a millisecond."""
+"""The longest wait for the end of the reader, which usually takes a millisecond."""
 
 _log = structlog.get_logger(__name__)
 
@@ -29,10 +30,11 @@ _log = structlog.get_logger(__name__)
 def native_lines_as_events(
     *, is_human: bool, write: Callable[[str], object], command: str = sys.executable
 ) -> Iterator[None]:
-    """Logs the lines written to descriptor 2 within the block: `native_log` in JSON, else the text.
+    """Logs each line that is written to descriptor 2 within the block.
 
-    `write` gets the lines that standard error did not accept at once. Like our own log, it must not
-    write to descriptor 2. If no process can be started, the lines stay unchanged.
+    In JSON it is an event `native_log`; for people it is the line itself. `write` gets the lines that
+    standard error has not accepted by the end of the block. It must not write to descriptor 2. If the reader
+    cannot be started, lines go to standard error as they are.
     """
     stderr = os.dup(_STDERR)
     try:
@@ -45,7 +47,7 @@ def native_lines_as_events(
     try:
         yield
     finally:
-        # The reader's input ends, unless a process that was started meanwhile has inherited it.
+        # This ends the reader's input, unless a process that was started meanwhile has inherited the pipe.
         os.dup2(stderr, _STDERR)
         os.close(stderr)
         end = threading.Thread(
@@ -56,15 +58,15 @@ def native_lines_as_events(
 
 
 def _write_rest(reader: subprocess.Popen[bytes], write: Callable[[str], object]) -> None:
-    """Waits for the reader's end and writes the lines that it hands over."""
+    """Waits for the end of the reader, and writes the lines that it hands over."""
     rest, _ = reader.communicate()
     if rest:
         write(rest.decode(errors="replace"))
 
 
 def _start_reader(command: str, log_format: str, stderr: int) -> subprocess.Popen[bytes]:
-    """Starts the process that reads descriptor 2 from now on and writes to `stderr`."""
-    # Isolated and without site-packages: it starts in some 10 ms, whatever the environment holds.
+    """Starts the process that from now on reads descriptor 2, and writes to `stderr`."""
+    # -I and -S leave out the user's settings and site-packages, so that Python starts in about 10 ms.
     arguments = [command, "-I", "-S", str(_READER), log_format]
     read_end, write_end = os.pipe()
     try:
@@ -73,7 +75,7 @@ def _start_reader(command: str, log_format: str, stderr: int) -> subprocess.Pope
             stdin=read_end,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            # Signals to the server's group, as from a terminal, are not for the reader.
+            # A signal to the server's process group, as from a terminal, must not end the reader.
             start_new_session=True,
         )
         os.dup2(write_end, _STDERR)

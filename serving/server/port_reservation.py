@@ -1,15 +1,15 @@
-"""Holds gRPC's port between the start of the process and the start of the gRPC server.
+"""Reserves gRPC's port between the start of the process and the start of the gRPC server.
 
-A port that is in use is found at once, before TensorFlow is loaded, although the port may open only
-when the models have been loaded. Until then connections are refused: the socket is bound, but
-does not listen. The port of a handed-in socket needs no reservation: the socket holds it.
+The port may open only when the models have been loaded. The reservation finds out at once, before TensorFlow
+is loaded, if another process has the port. Until the port opens, connections are refused, because the
+reserving socket is bound but does not listen. A socket that was handed to the process needs no reservation,
+because it has its port already.
 
-The order of the two socket options matters. Linux lets two sockets share an address if both have
-SO_REUSEADDR and neither listens, so a second server could bind the port too. Without the option the
-port is exclusive. The gRPC server always sets the option, so `let_go` sets it here just before the
-gRPC server binds. If connections of an earlier server still linger on the port, only a socket with
-the option can bind it. The reservation is then not exclusive, and the start of the gRPC server
-reports a port in use.
+The socket has no SO_REUSEADDR if possible, because Linux lets two sockets share an address if both have that
+option and neither listens. So without the option no second server can bind the port. The gRPC server itself
+always sets the option, so `let_go` sets it on the reserving socket just before the gRPC server binds. If
+connections of an earlier server still linger on the port, only a socket with the option can bind it. Then
+the reservation is not exclusive, and only the start of the gRPC server finds out if the port is in use.
 """
 
 import socket
@@ -20,7 +20,7 @@ from serving.config.listen_addresses import ListenAddresses, listen_error
 
 
 class PortReservation:
-    """The sockets that hold a port. One thread at a time."""
+    """The sockets that reserve a port. One thread at a time."""
 
     def __init__(self, sockets: Sequence[socket.socket]) -> None:
         self._sockets = tuple(sockets)
@@ -29,10 +29,9 @@ class PortReservation:
     def take(cls, addresses: ListenAddresses) -> "PortReservation":
         """Reserves the TCP port of `addresses`.
 
-        Port 0 reserves nothing, because the gRPC server will take a free one. Neither do handed-in sockets.
-
-        Raises Unavailable if another process has the port, and InvalidConfig if another start would
-        fail too.
+        Reserves nothing for port 0, because the gRPC server will choose a free port, nor if sockets were
+        handed in. Raises Unavailable if another process has the port, and InvalidConfig if the address
+        itself is wrong.
         """
         error = listen_error(addresses)
         if error is not None:
@@ -46,7 +45,7 @@ class PortReservation:
         return cls([item for item in bound if item is not None])
 
     def let_go(self) -> None:
-        """Lets the gRPC server bind the port too; `close` follows once it listens."""
+        """Lets the gRPC server bind the port too. Call `close` once the gRPC server listens."""
         for holder in self._sockets:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
@@ -57,8 +56,9 @@ class PortReservation:
 
 
 def _bound(family: int, address: object) -> socket.socket | None:
-    """A socket on one address of the host; None if it cannot be bound, because a socket on
-    any other address of the host is enough.
+    """Binds a socket to one address of the host; None if that fails.
+
+    A failure is no error, because a socket on any other address of the host is enough.
     """
     for reuses_address in (0, 1):
         holder = socket.socket(family, socket.SOCK_STREAM)

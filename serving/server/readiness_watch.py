@@ -1,4 +1,4 @@
-"""Readiness of a server: when gRPC's port may open, and when no model is awaited any more."""
+"""Finds out when gRPC's port may open, and when a server is ready because no model is awaited any more."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -16,9 +16,9 @@ _log = structlog.get_logger(__name__)
 
 
 class ReadinessWatch:
-    """Waits for the awaited models, and reports once that the port is open and none is awaited.
+    """Waits for the awaited models, and logs once that the port is open and no model is awaited.
 
-    Any thread may call each method; one thread calls `wait`.
+    One thread calls `wait`. Any thread may call the other methods.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class ReadinessWatch:
         on_ready: Callable[[int], None],
         clock: Clock,
     ) -> None:
-        """`on_ready` is called with the port. Models that `excused` returns are not awaited."""
+        """`on_ready` is called once, with gRPC's port. Models that `excused` returns are not awaited."""
         self._models = models
         self._monitor = monitor
         self._health = health
@@ -42,7 +42,7 @@ class ReadinessWatch:
         self._startup_wait = StartupWait(
             self._awaited_models, max_seconds=max_startup_wait_seconds, clock=clock
         )
-        # Guards the members below.
+        # Guards the next two members.
         self._lock = threading.Lock()
         self._port: int | None = None
         self._is_reported = False
@@ -57,7 +57,7 @@ class ReadinessWatch:
         return self._startup_wait.wait()
 
     def cancel(self) -> None:
-        """Ends the wait, now or later: the server stops."""
+        """Ends `wait`, also one that begins later, because the server stops."""
         self._startup_wait.cancel()
 
     def note_listening(self, port: int) -> None:
@@ -69,7 +69,7 @@ class ReadinessWatch:
         return readiness(self._health.view(), self._models.notes).reason_by_model
 
     def report(self) -> None:
-        """Logs, once, that the port is open and no model is awaited."""
+        """Logs that the port is open and no model is awaited, if that is so and was not logged before."""
         with self._lock:
             names = self._models.names
             if self._is_reported or self._awaited_model.find(names, self._excused()):
@@ -81,7 +81,7 @@ class ReadinessWatch:
             self._is_reported = True
         statuses = self._monitor.statuses()
         unavailable = [name for name in names if why_unavailable(statuses.get(name, ()))]
-        # Operators wait for this line: it is a warning if any model is unavailable.
+        # Operators wait for this line, so it is a warning if any model is unavailable.
         report = _log.warning if unavailable else _log.info
         report("ready", port=port, models=list(names), unavailable=unavailable)
         self._on_ready(port)

@@ -1,4 +1,4 @@
-"""The parts of the data plane that the requests of every protocol use."""
+"""Makes the parts of the data plane that requests of every protocol use."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class RequestParts:
-    """The versions that answer, the bounds of requests, and the record of them.
+    """The map of the versions that answer, the limits of requests, and their statistics.
 
     `spans` is None if no request is traced.
     """
@@ -29,7 +29,7 @@ class RequestParts:
 
 
 def make_request_parts(foundation: Foundation, *, spans: SpanBuffer | None) -> RequestParts:
-    """Makes the parts. From now on the data plane has a thread for the statistics."""
+    """Makes the parts. The data plane starts its thread for the statistics here."""
     plane = foundation.data_plane
     return RequestParts(
         serving_map=plane.ServingMap(),
@@ -41,7 +41,7 @@ def make_request_parts(foundation: Foundation, *, spans: SpanBuffer | None) -> R
 
 
 def make_request_memory(foundation: Foundation) -> RequestMemory:
-    """Makes the budget of requests, and bounds the memory of each run, and of all runs, from now on."""
+    """Makes the memory budget of requests. Also sets the memory limits of one run, and of all runs together."""
     limits = request_memory_limits(foundation.config, available_bytes())
     foundation.data_plane.set_run_memory_bytes(limits.run_bytes, limits.all_runs_bytes)
     _log.info(

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from serving.config.listen_addresses import listen_addresses, reason_for_not_listening
 from serving.core.operator_api import CAPTURE_WARM_UP
-from serving.data_plane.requests import GrpcServer, GrpcServerOptions, RareCall
+from serving.data_plane.requests import GrpcServer, GrpcServerOptions
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.kserve.questions import InferenceQuestions
 from serving.kserve.repository import Repository
@@ -29,7 +29,7 @@ from serving.server.versions import Versions
 def make_rare_handlers(
     versions: Versions, models: Models, refusals: ConfigRefusals
 ) -> dict[str, Handler]:
-    """Makes the services that Python answers, and maps each method's full name to its handler."""
+    """Makes the services that Python answers. Returns a handler for each method, by its full name."""
     served, monitor, streams = models.served, versions.monitor, versions.streams
     return {
         GET_MODEL_STATUS: ModelService(monitor, served, streams).get_model_status,
@@ -54,13 +54,13 @@ def make_fleet_handlers(
     *,
     requests: RequestParts,
 ) -> Mapping[str, Handler]:
-    """Makes the service for a fleet's coordinator, and maps its methods to handlers.
+    """Makes the service that a fleet's coordinator calls. Returns its handlers by full name.
 
-    A server that runs alone has none of them.
+    Returns none for a server that runs alone.
     """
     if models.grants is None:
         return {}
-    # Imported here because a server that runs alone imports nothing of a fleet.
+    # Imported here because a server that runs alone should not load this module.
     from serving.rpc.fleet_service import FleetService, FleetSources
 
     sources = FleetSources(
@@ -84,7 +84,7 @@ def make_inference_questions(
     *,
     requests: RequestParts,
 ) -> InferenceQuestions:
-    """Makes the object that answers the open inference protocol's methods other than inference."""
+    """Makes the object that answers all methods of the open inference protocol except inference."""
     return InferenceQuestions(
         served=models.served,
         monitor=versions.monitor,
@@ -103,14 +103,12 @@ def make_inference_questions(
 
 def make_rare_calls(
     foundation: Foundation,
-    take: Callable[[float], RareCall | None],
     handlers: Mapping[str, Handler | Deferred],
     *,
     on_answered: Callable[[AnsweredCall], None],
 ) -> RareCallThreads:
     """Makes the threads that answer the calls of the data port. They are not started yet."""
     return RareCallThreads(
-        take,
         guarded(handlers, foundation.config),
         on_answered=on_answered,
         # Two calls may wait at once, for a configuration and for a model; the third thread answers.
@@ -121,7 +119,7 @@ def make_rare_calls(
 
 @contextmanager
 def grpc_status_details(foundation: Foundation) -> Iterator[None]:
-    """Turns errors of the gRPC server's start, in the block, into errors with a remedy."""
+    """Turns an error that the start of the gRPC server raises in the block into an error with a remedy."""
     with (
         reason_for_not_listening(listen_addresses(foundation.config)),
         statuses_as_errors(foundation.data_plane.StatusError),
@@ -145,7 +143,8 @@ def make_grpc_server(
     config = foundation.config
     options = GrpcServerOptions(
         addresses=admin_addresses or listen_addresses(config).of_grpc,
-        # Operators are few: one thread, and a second one while a prediction blocks the first.
+        # One thread is enough for the few calls of operators. A second thread helps while a prediction blocks
+        # the first.
         thread_count=1 if is_admin else config.grpc_request_threads,
         max_thread_count=2 if is_admin else config.grpc_max_threads,
         admission=requests.admission,

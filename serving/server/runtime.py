@@ -10,9 +10,9 @@ _log = structlog.get_logger(__name__)
 
 
 def initialize_runtime(foundation: Foundation) -> None:
-    """Starts TensorFlow as the flags configure it, and loads the libraries of ops that they name.
+    """Starts TensorFlow as the flags configure it, and loads the op libraries that the flags name.
 
-    Called before all other functions of the data plane. Raises NotFound or FailedPrecondition for a library.
+    Call it before any other function of the data plane. Raises NotFound or FailedPrecondition for a library.
     """
     config = foundation.config
     options = RuntimeOptions(

@@ -1,12 +1,13 @@
 """The server: makes all parts once, and starts and stops them in one place.
 
-Read it from top to bottom: the parts of a server, its start, its stop. Each part is a class in a module
-of its own, which makes what it consists of from the flags. What makes an object also starts and stops it.
+Read this module from top to bottom: the parts of a server, its start, its stop. Each part is a class in a
+module of its own, which makes its own members from the flags. The class that makes an object also starts and
+stops the object.
 
-A part gets the parts that it needs in its constructor, so they are made before it. A part that follows the
-changes of an earlier one adds a listener there in its constructor. Nothing listens, polls or loads until
-all parts are made. A few threads of the data plane run earlier: TensorFlow's pools, the one that ends the
-seconds of `RequestStatistics`, and the keeper of `SlabPool`.
+A part gets the parts that it needs in its constructor, so they are made before it. If a part follows the
+changes of an earlier part, its constructor adds a listener there. No part listens at a port, polls a disk or
+loads a version until all parts are made. Only a few threads of the data plane run earlier: TensorFlow's pools,
+the thread of `RequestStatistics`, and the keeper of `SlabPool`.
 """
 
 import queue
@@ -41,15 +42,15 @@ _log = structlog.get_logger(__name__)
 
 
 class Server:
-    """One model server. It is started once and stopped once; `run` does both and handles signals.
+    """One model server. It is started once and stopped once. `run` does both, and handles signals.
 
-    `start` opens the HTTP port and reserves gRPC's port. Health is NOT_SERVING until every model has
+    `start` opens the HTTP port and reserves gRPC's port. gRPC's health is NOT_SERVING until every model has
     an AVAILABLE version. `wait` opens gRPC's port once no model is awaited, or after
-    `max_startup_wait_seconds`. A model is awaited until one of its versions is AVAILABLE, or has
-    failed for good. If `listen_before_ready` is set, `start` opens gRPC's port instead.
+    `max_startup_wait_seconds`. A model is awaited until one of its versions is AVAILABLE, or has failed for
+    good. With `listen_before_ready`, `start` opens gRPC's port instead.
 
-    `on_listening` is called when gRPC's port is open. `on_ready` is called when it is open and no
-    model is awaited. Both get the port.
+    `on_listening` is called when gRPC's port is open. `on_ready` is called when the port is open and no model
+    is awaited. Both get the port.
     """
 
     def __init__(
@@ -62,10 +63,10 @@ class Server:
         on_listening: Callable[[int], None] | None = None,
         on_ready: Callable[[int], None] | None = None,
     ) -> None:
-        """Makes all parts. Raises InvalidConfig. Nothing listens, polls or loads yet.
+        """Makes all parts. Raises InvalidConfig. No part listens, polls or loads yet.
 
-        `reserved_port` is a reservation of gRPC's port, which the server takes over and closes. If it
-        is None, `start` reserves the port.
+        `reserved_port` is a reservation of gRPC's port, which the server takes over and closes. If it is
+        None, `start` reserves the port.
         """
         foundation = Foundation(config, native or native_module(), clock or SystemClock())
         self._config = config
@@ -119,7 +120,7 @@ class Server:
 
     @property
     def monitor(self) -> StateMonitor:
-        """The state of every version. Callers may wait for a state."""
+        """The states of all versions. A caller may wait there for a state."""
         return self._monitor
 
     @property
@@ -128,30 +129,31 @@ class Server:
         return self._requests.statistics
 
     def run(self) -> int:
-        """Serves until SIGTERM or SIGINT and returns the exit status. On the main thread.
+        """Serves until SIGTERM or SIGINT, and returns the exit status. Call it on the main thread.
 
-        A second signal ends the process at once. Raises what `start` raises.
+        A second signal ends the process at once. Raises the errors of `start`.
         """
         with StopSignals(self.request_stop) as signals:
             self.start()
             try:
                 reason = self.wait()
             except BaseException:
-                # The port was lost to another process while the models were loaded.
+                # Another process has taken gRPC's port while the models were loaded.
                 self.stop()
                 raise
             _log.info("stopping", reason=reason)
             if not self.stop():
-                # A thread of the data plane still runs, and an exit unloads the libraries that it uses.
+                # A thread of the data plane still runs. A usual exit would unload the libraries that it uses,
+                # and crash.
                 flush_logs()
                 signals.exit_now(0)
         return 0
 
     def start(self) -> None:
-        """Reserves gRPC's port, starts the HTTP server, and starts to look for versions.
+        """Reserves gRPC's port, opens the other ports, and begins to look for versions.
 
-        Raises Unavailable or InvalidConfig if a port cannot be opened. If it raises, all that was started
-        is stopped.
+        Raises Unavailable or InvalidConfig if a port cannot be opened. After an error, every part that was
+        started is stopped.
         """
         try:
             self._start()
@@ -160,7 +162,8 @@ class Server:
             raise
 
     def _start(self) -> None:
-        # Before a port is open: an import opens files, and clients may take all descriptors.
+        # The imports come before a port is open, because they open files, and clients could take all
+        # descriptors.
         load_deferred_modules()
         self._status.health.update()
         config = self._config
@@ -201,51 +204,49 @@ class Server:
     def stop(self) -> bool:
         """Waits for the running requests, unloads all versions and ends all threads.
 
-        Waits up to `drain_seconds` for the requests, and cuts the others short. Then waits up to
-        UNLOAD_TIMEOUT_SECONDS for the unloads. Returns False if a thread still runs, or if a step has
-        failed: its error is logged, and the later steps follow all the same. After a `start` that has
-        failed, it stops what was started.
+        Waits up to `drain_seconds` for the requests, and then cuts them short. Then waits up to
+        UNLOAD_TIMEOUT_SECONDS for the unloads. If a step fails, logs its error and goes on with the next
+        step. Returns False if a thread still runs or a step has failed. Call it after a failed `start` too.
 
-        A member of a fleet answers requests as before for a few seconds first (`DrainNotice`).
+        A member of a fleet first answers requests as before for a few seconds (`DrainNotice`).
         """
         is_over = [_is_over(step) for step in self._stop_steps()]
         _log.info("stopped", is_complete=all(is_over))
         return all(is_over)
 
     def _stop_steps(self) -> Sequence[Callable[[], bool | None]]:
-        """Lists the steps of a stop in their order, with the reason for each place.
+        """The steps of a stop in their order, with the reasons for the order.
 
-        A step returns False if a thread still runs. Each is safe even if its part was never
-        started.
+        A step returns False if a thread still runs. A step does no harm if its part was never started.
         """
         return (
-            # First of all, balancers and clients turn to other servers, while this one answers as before.
+            # First, balancers and clients learn to use other servers, while this server answers as before.
             self._service.report_stop,
             self._status.report_stop,
-            # Then, in any order, nothing begins any more that the drain would wait for (no reload, poll or
-            # trace), and the waits of calls end, because the drain waits for these calls.
+            # Then, in any order, these steps let no reload, poll or trace begin any more, and end the calls
+            # that wait for a state. Otherwise the drain would wait for them.
             self._models.stop,
             self._front.stop_watching,
             self._monitor.end_waits,
             self._status.readiness.cancel,
             self._front.end_waits,
-            # The requests end before the unloads, because they use the versions.
+            # The requests end before the unloads, because requests use the versions.
             self._front.drain,
             # The unloads take all cores, because no request is left that they could slow down.
             self._versions.unload,
-            # The threads that were stopped above have had the drain and the unloads as their time to end,
-            # so these waits are short. They may come in any order.
+            # These waits, in any order, are short, because the threads that were stopped above had the time
+            # of the drain and the unloads to end.
             self._models.join,
             self._service.join,
             self._front.join,
-            # Only now, because requests and unloads cause what is written.
+            # The last writes come now, because no request or unload can add anything to write any more.
             self._versions.write_last,
-            # The timeline reads the statistics for its last swaps and passes these to tracing, so both end
-            # after it.
+            # The timeline ends before tracing and statistics, because it reads the statistics for its last
+            # swaps, and passes these swaps to tracing.
             self._versions.end_records,
             self._stop_tracing,
             self._requests.statistics.stop,
-            # The spare memory goes last, because until here a version's memory may still come back to it.
+            # The pool of spare memory ends last, because until here the memory of a version may return to it.
             self._versions.stop,
         )
 
@@ -255,7 +256,7 @@ class Server:
 
 
 def _is_over(step: Callable[[], bool | None]) -> bool:
-    """Takes a step of a stop. False if a thread still runs, or if the step has failed."""
+    """Does one step of a stop. Returns False if a thread still runs, or if the step has failed."""
     try:
         return step() is not False
     except Exception:  # noqa: BLE001 (a bug; the process has to end all the same)
@@ -273,4 +274,4 @@ def _warn_of_lab(config: ServerConfig) -> None:
 
 
 def _do_nothing(port: int) -> None:
-    """Does nothing when a port opens, because no caller waits for it."""
+    """Ignores that a port is open, because the caller of `Server` gave no function for it."""

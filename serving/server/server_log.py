@@ -1,4 +1,4 @@
-"""The log of a server process, read while it is written."""
+"""Reads the log of a server process while the server writes it."""
 
 import collections
 import json
@@ -10,19 +10,18 @@ from typing import IO, Any
 from serving.base.clock import NS_PER_SECOND, Clock
 
 LogEvent = Mapping[str, Any]
-"""A line of a JSON log (`serving.server.logs`): `event`, `level`, `timestamp` and the event's
-values."""
+"""A line of a JSON log (`serving.server.logs`): `event`, `level`, `timestamp` and the event's values."""
 
-# Enough to see the causes of a failure without burying it.
+# The last lines that an error shows. They are enough to see the cause of a failure.
 _TAIL_LINE_COUNT = 40
 _END_TIMEOUT_SECONDS = 5
 
 
 class LogReader:
-    """Reads a server's log from `pipe` on a thread of its own, into `file` and into memory.
+    """Reads a server's log from `pipe` on its own thread, into `file` and into memory.
 
-    Owns both and closes them at the log's end. The log comes through a pipe, so that `wait_for`
-    waits on a condition and never polls.
+    Owns the pipe and the file, and closes both at the end of the log. Because the log comes through a pipe,
+    `wait_for` need not poll a file.
     """
 
     def __init__(self, pipe: IO[bytes], file: IO[bytes]) -> None:
@@ -38,12 +37,15 @@ class LogReader:
     def wait_for(
         self, is_wanted: Callable[[LogEvent], bool], timeout_seconds: float, clock: Clock
     ) -> LogEvent | None:
-        """Waits for the first event for which `is_wanted` is True; None at the timeout or the log's end."""
+        """Waits for the first event for which `is_wanted` returns True.
+
+        Returns None at the timeout, and at the end of the log.
+        """
         deadline_ns = clock.now_ns() + round(timeout_seconds * NS_PER_SECOND)
         with self._changed:
             seen_count = 0
             while True:
-                # Each event once, because a server of many models logs thousands.
+                # Looks at each event only once, because a server of many models logs thousands.
                 event = next(filter(is_wanted, islice(self._events, seen_count, None)), None)
                 seen_count = len(self._events)
                 left_seconds = (deadline_ns - clock.now_ns()) / NS_PER_SECOND
@@ -60,9 +62,9 @@ class LogReader:
             return tuple(self._tail)
 
     def join(self) -> None:
-        """Waits until the whole log is read; the process must have ended.
+        """Waits until the whole log is read. Call it after the process has ended.
 
-        Waits at most five seconds: a process that the server started could still hold the pipe.
+        Waits five seconds at most, because another process that the server has started may hold the pipe.
         """
         self._thread.join(_END_TIMEOUT_SECONDS)
 
@@ -85,7 +87,7 @@ class LogReader:
 
 
 def _event(line: str) -> LogEvent | None:
-    """The event of a JSON line; None for a line that TensorFlow wrote."""
+    """The event of a JSON line; None for a line that is no event, such as one of TensorFlow."""
     try:
         event = json.loads(line)
     except ValueError:

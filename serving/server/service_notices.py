@@ -1,4 +1,4 @@
-"""Notices for the service manager: that a server is ready, its status, and that it answers."""
+"""Sends notices to the service manager: that a server is ready, its status, and that it still answers."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from serving.base.service_manager import ServiceManager
 
 STATUS_SECONDS = 5.0
-"""The time between two looks at the status line. Changes of states are reported at once."""
+"""The status line is made again at least this often. A change of a model's state is reported at once."""
 
 PROBE_SECONDS = 2.0
-"""The time that a probe waits for an answer."""
+"""The longest that a probe waits for an answer."""
 
 # The client's preface of HTTP/2, and an empty SETTINGS frame (RFC 9113, sections 3.4 and 6.5).
 _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
@@ -19,7 +19,7 @@ _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceState:
-    """The state of a server, for its service manager."""
+    """The state of a server, as its service manager should see it."""
 
     is_ready: bool
     model_count: int
@@ -38,7 +38,7 @@ class ServiceState:
 
 
 class ServiceNotices:
-    """Reports changes of a server's state, and WATCHDOG=1 while the server answers. One thread."""
+    """Reports each change of a server's state, and WATCHDOG=1 while the server answers. One thread."""
 
     def __init__(
         self,
@@ -53,17 +53,17 @@ class ServiceNotices:
         self._status = ""
 
     def wait_seconds(self) -> float | None:
-        """The time until the next call of `report`; None if none is due."""
+        """The time until `report` should be called again; None if there is no service manager."""
         if not self._manager.is_there:
             return None
         watchdog_seconds = self._manager.watchdog_seconds
         if watchdog_seconds is None:
             return STATUS_SECONDS
-        # A third: one answer may come late without an end of the server.
+        # A third of the limit, so that the service manager does not end the server for one late answer.
         return min(STATUS_SECONDS, watchdog_seconds / 3)
 
     def report(self) -> None:
-        """Sends what has changed since the last call."""
+        """Sends all that has changed since the last call, and WATCHDOG=1 if the server answers."""
         if not self._manager.is_there:
             return
         state = self._state()
@@ -90,7 +90,7 @@ def answers_http(host: str, port: int) -> bool:
 def answers_grpc(host: str, port: int) -> bool:
     """True if a request thread answers a new connection.
 
-    With TLS the answer is an alert, which shows the same.
+    With TLS the answer is an alert, which shows just as well that a thread answers.
     """
     return bool(_answer(host, port, _HTTP2_HELLO))
 
@@ -104,5 +104,5 @@ def _answer(host: str, port: int, request: bytes) -> bytes:
 
 
 def local(host: str) -> str:
-    """An address that reaches a listener on `host` from this machine."""
+    """The address at which this machine reaches its own listener on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

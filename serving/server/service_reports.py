@@ -1,4 +1,4 @@
-"""ServiceReports: the thread that reports a server's state to its service manager."""
+"""The thread that reports the state of a server to its service manager."""
 
 from serving.base.periodic_thread import PeriodicThread
 from serving.base.service_manager import ServiceManager
@@ -21,7 +21,8 @@ from serving.server.stop_timeouts import SOURCE_TIMEOUT_SECONDS
 class ServiceReports:
     """The thread `service`: reports each change of a server's state, and that its ports answer.
 
-    It also updates `status` if a model has become refused, because notes change with locks held.
+    It also updates `status` if a model has become refused. The thread that changes a note cannot do that,
+    because it holds locks.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ServiceReports:
         monitor.add_listener(self._on_status)
 
     def start(self) -> None:
-        """Reports to the service manager from now on."""
+        """Starts the thread."""
         self._thread.start()
 
     def report_soon(self) -> None:
@@ -66,11 +67,11 @@ class ServiceReports:
         self._notices.report_stop()
 
     def join(self) -> bool:
-        """Waits for the thread, after `report_stop`; returns False if it still runs."""
+        """Waits for the thread, after `report_stop`. Returns False if it still runs."""
         return self._thread.join(SOURCE_TIMEOUT_SECONDS)
 
     def _on_status(self, status: ServableStatus) -> None:
-        # START and LOADING change nothing that is reported.
+        # START and LOADING are left out, because they change no report.
         if status.state not in (START, LOADING):
             self._thread.wake()
 
@@ -92,7 +93,7 @@ class ServiceReports:
         )
 
     def _is_answering(self) -> bool:
-        """True if the open ports answer."""
+        """True if each open port answers."""
         config, http_port, port = self._config, self._http.port, self._grpc.port
         if http_port is not None and not answers_http(config.http_host, http_port):
             return False

@@ -1,4 +1,4 @@
-"""Status: follows the models, and knows if the server is healthy and ready."""
+"""Status: follows the states of the models, and knows if the server is healthy and ready."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,9 +13,9 @@ from serving.server.readiness_watch import ReadinessWatch
 
 
 class Status:
-    """The health and the readiness of a server, and if its fleet knows that it drains.
+    """The health and the readiness of a server, and the notice of its drain to a fleet.
 
-    It has no thread: it is updated on the threads that change a model.
+    It has no thread of its own, because the threads that change a model update it.
     """
 
     def __init__(
@@ -27,9 +27,9 @@ class Status:
         notes: NotePublisher,
         on_ready: Callable[[int], None],
     ) -> None:
-        """Follows `served` and `monitor` from now on.
+        """Adds its listeners to `served` and `monitor`.
 
-        `on_ready` is called with gRPC's port once it is open and no model is awaited.
+        `on_ready` is called with gRPC's port, once that is open and no model is awaited.
         """
         self._config = config = foundation.config
         self._served = served
@@ -51,18 +51,18 @@ class Status:
         monitor.add_listener(self._on_status)
 
     def update(self) -> None:
-        """Brings the health up to date, and reports once that the server is ready. Any thread."""
+        """Brings the health up to date, and logs that the server is ready if it has become so. Any thread."""
         self.health.update()
         self.readiness.report()
 
     def report_stop(self) -> None:
-        """Reports that this server drains. For a member of a fleet, waits until the fleet knows."""
+        """Reports that this server drains. A member of a fleet also waits until the fleet knows."""
         self.health.drain()
         if self._config.fleet_member and self.readiness.is_listening:
             self.drain_notice.wait(self._config.drain_seconds)
 
     def _excused(self) -> frozenset[str]:
-        """The models that the server is ready without."""
+        """The models without which the server counts as ready."""
         return frozenset(self._served.unloaded) | self._notes.refused
 
     def _on_names(self, names: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ class Status:
         self.readiness.report()
 
     def _on_status(self, status: ServableStatus) -> None:
-        # Skips START and LOADING, which change neither result.
+        # START and LOADING are left out, because they change neither health nor readiness.
         if status.state not in (START, LOADING):
             self.health.model_changed(status.id.name)
             self.readiness.report()

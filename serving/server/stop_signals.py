@@ -1,4 +1,4 @@
-"""StopSignals: receives SIGTERM and SIGINT on a thread that no lock can block."""
+"""Receives SIGTERM and SIGINT on a thread of its own, which no lock of the main thread can block."""
 
 import os
 import signal
@@ -11,21 +11,21 @@ from serving.base.clock import Clock, SystemClock, seconds_since
 from serving.server.logs import write_last_line
 
 ECHO_SECONDS = 0.5
-"""A second signal within this time is an echo of the first: `timeout` and some supervisors send a
-signal to the process and to its group, and that must not cut a drain short."""
+"""A second signal within this time is ignored as an echo of the first.
+
+`timeout` and some supervisors send each signal to the process and to its group. That must not end a drain.
+"""
 
 
 class StopSignals:
-    """Receives SIGTERM and SIGINT in `with`: the first requests a stop, the second ends the
-    process.
+    """Receives SIGTERM and SIGINT in `with`. The first signal requests a stop, the second ends the process.
 
-    A second signal that follows at once is an echo and is ignored. The thread `signals` receives
-    them from the pipe that the interpreter's C handler writes to. A Python handler would run on the
-    main thread alone, between two of its steps. If a signal came just as that thread began to wait
-    for a lock, the handler would wait for ever (seen in 3 of 75 stops right after a start). Enter
-    `with` on the main thread.
+    The interpreter's C handler writes each signal to a pipe, from which the thread `signals` reads it. A
+    Python handler would not do, because it runs only on the main thread, between two of that thread's steps.
+    If a signal came just as the main thread began to wait for a lock, the handler would never run (seen in 3
+    of 75 stops right after a start). Enter `with` on the main thread.
 
-    `exit_now` is `os._exit`: it runs no exit handlers, so it works even if one of them would hang.
+    `exit_now` is `os._exit`, which runs no exit handlers, so it works even if one of them would hang.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class StopSignals:
         self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
         self._thread.start()
         for number in (signal.SIGTERM, signal.SIGINT):
-            # A handler that does nothing: without a Python handler the C handler is not called.
+            # The handler does nothing, but without a Python handler the C handler would not be called.
             self._before[number] = signal.signal(number, lambda number, frame: None)
         return self
 
@@ -65,7 +65,7 @@ class StopSignals:
         os.close(self._read_end)
 
     def receive(self, number: int) -> None:
-        """Handles one signal. On the thread `signals`."""
+        """Handles one signal. Called on the thread `signals`."""
         name = signal.Signals(number).name
         if self._requested_at_ns is None:
             self._requested_at_ns = self._clock.now_ns()

@@ -1,21 +1,22 @@
-"""The longest times that the stop of a server waits for each of its parts."""
+"""The longest times for which the stop of a server waits for each of its parts."""
 
 UNLOAD_TIMEOUT_SECONDS = 10.0
-"""How long a stop waits, after the requests, for loads to end and versions to be freed. A load ends
-at its next stage; the process's end frees the versions that are left."""
+"""The longest wait, after the requests, for loads to end and for versions to be freed.
+
+A load ends at its next stage. The end of the process frees the versions that are left.
+"""
 
 SOURCE_TIMEOUT_SECONDS = 0.1
-"""How long a stop waits for each source and each watch of config files: a poll takes milliseconds,
-or hangs on a dead disk."""
+"""The longest wait for each source and each watch of files. A poll takes milliseconds unless its disk hangs."""
 
 BLOCKED_VERSIONS_TIMEOUT_SECONDS = 2.0
-"""How long a stop waits for unwritten blocked versions: a kilobyte, or a dead disk."""
+"""The longest wait until the blocked versions are written: a kilobyte, unless the disk hangs."""
 
 CAPTURE_TIMEOUT_SECONDS = 2.0
-"""How long a stop waits for the recent requests to be written: megabytes, or a dead disk."""
+"""The longest wait until the recent requests are written: megabytes, unless the disk hangs."""
 
 TRACING_TIMEOUT_SECONDS = 2.0
-"""How long a stop waits for the last spans to go out: one POST, or a collector that is gone."""
+"""The longest wait until the last spans are sent: one POST, unless the collector does not answer."""
 
 PROFILER_TIMEOUT_SECONDS = 2.0
-"""How long a stop waits for a trace to be written, after the drain has waited for its reply."""
+"""The longest wait until a profiler's trace is written, after the drain has waited for its reply."""

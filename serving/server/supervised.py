@@ -1,5 +1,6 @@
-"""The server's side of its supervisor: the crash page and the number of restarts that it hands in, and the
-wait of a standby process until it is to serve.
+"""The server's side of supervision: takes the crash page and the number of restarts from the supervisor.
+
+A standby process also waits here until the supervisor lets it serve.
 """
 
 import os
@@ -16,16 +17,16 @@ if TYPE_CHECKING:  # `millpond serve --help` imports this module, and none of th
 
 
 def wait_as_standby(environment: MutableMapping[str, str], load: Callable[[], object]) -> None:
-    """Calls `load` and waits until the supervisor needs this process; does nothing in other processes.
+    """Calls `load`, and waits until the supervisor lets this process serve. Only a standby process waits.
 
-    Call it before the flags are read: they name files, which may change meanwhile. Raises SystemExit
+    Call it before the flags are read, because flags name files that may change meanwhile. Raises SystemExit
     if the supervisor ends first, and InvalidConfig if the variable is not a number.
     """
     text = environment.pop(STANDBY_VARIABLE, "")
     if not text:
         return
     descriptor = _descriptor(STANDBY_VARIABLE, text)
-    # A terminal sends it to the supervisor too.
+    # Ctrl-C on a terminal reaches the supervisor too, which ends this process itself.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         load()
@@ -39,10 +40,10 @@ def wait_as_standby(environment: MutableMapping[str, str], load: Callable[[], ob
 
 
 def open_crash_page(plane: "DataPlane", environment: MutableMapping[str, str]) -> None:
-    """Opens the page that the supervisor handed in; does nothing without a supervisor.
+    """Opens the crash page that the supervisor handed to this process. Does nothing without a supervisor.
 
-    Raises InvalidConfig if the variable is not a number, and the data plane's error if the page is of
-    another release.
+    Raises InvalidConfig if the variable is not a number, and the data plane's error if the page is of another
+    release.
     """
     text = environment.pop(DESCRIPTOR_VARIABLE, "")
     if not text:

@@ -1,4 +1,4 @@
-"""Versions: the parts that load and unload versions, and that decide which of them answer."""
+"""Versions: the parts that load and unload versions, and that decide which version answers."""
 
 import random
 from collections.abc import Collection
@@ -59,7 +59,7 @@ class ModelEvents(ManagerListener):
 
 
 class Versions:
-    """The versions of all models: their memory and threads, the manager, and the records of them."""
+    """The versions of all models: their memory, their threads, their manager and their records."""
 
     def __init__(
         self,
@@ -69,21 +69,22 @@ class Versions:
         monitor: StateMonitor,
         tracing: Tracing | NoTracing,
     ) -> None:
-        """Makes the parts. Raises InvalidConfig. Nothing loads yet.
+        """Makes the parts. Raises InvalidConfig. No version loads yet.
 
-        The swaps are passed to `tracing` as they end, the last ones by `end_records`.
+        Each swap is passed to `tracing` when it ends, and the last swaps by `end_records`.
         """
         clock = foundation.clock
         self._statistics = requests.statistics
         self.monitor = monitor
         self.slab_pool = loading_parts.make_slab_pool(foundation)
         self.cores = loading_parts.make_request_cores(foundation.config)
-        self.threads = LoadThreads(foundation, self.cores)
+        self._threads = LoadThreads(foundation, self.cores)
+        self.background = self._threads.background
         self.reservoirs = loading_parts.make_reservoirs(foundation)
         self._capture = loading_parts.make_capture(
             foundation,
             reservoirs=self.reservoirs,
-            enter_background=self.threads.priority.enter_background,
+            background=self.background,
         )
         arenas = loading_parts.make_arenas(foundation.config, self.slab_pool)
         self.streams = _make_streams(foundation)
@@ -112,8 +113,8 @@ class Versions:
         self.sources = Sources()
         self.manager = AspiredVersionsManager(
             loader=self.loads,
-            loaders=self.threads.loaders,
-            unloaders=self.threads.unloaders,
+            loaders=self._threads.loaders,
+            unloaders=self._threads.unloaders,
             version_memory=arenas,
             serving_map=requests.serving_map,
             streams=self.streams,
@@ -142,8 +143,8 @@ class Versions:
         )
 
     def start(self) -> None:
-        """Starts to load the versions that are aspired."""
-        self.threads.start()
+        """Begins to load the versions that are aspired."""
+        self._threads.start()
         self._batch_refusals.start()
         if self._capture is not None:
             self._capture.start()
@@ -151,36 +152,43 @@ class Versions:
         self.swaps.start()
         self.manager.start()
 
+    def end_initial_loads(self) -> None:
+        """Lets loads run in the background from now on, because requests may come."""
+        self._threads.end_initial()
+
     def unload(self) -> bool:
-        """Unloads all versions, at full speed: call it when no request is left.
+        """Unloads all versions at full speed. Call it when no request is left.
 
         Returns False if a load or an unload still runs after UNLOAD_TIMEOUT_SECONDS.
         """
-        self.threads.hurry_unloads()
+        self._threads.hurry_unloads()
         self.swaps.begin_stop()
         return self.manager.stop(UNLOAD_TIMEOUT_SECONDS)
 
     def write_last(self) -> bool:
-        """Writes the last blocked versions and captured requests, when neither come any more."""
+        """Writes the last blocked versions and captured requests. Call it after `unload`.
+
+        Returns False if a write still runs after its timeout.
+        """
         is_over = self.keeper.stop(BLOCKED_VERSIONS_TIMEOUT_SECONDS)
         if self._capture is not None:
             is_over &= self._capture.stop(CAPTURE_TIMEOUT_SECONDS)
         return is_over
 
     def end_records(self) -> None:
-        """Ends the timeline, which passes its last swaps to tracing first."""
+        """Ends the swap timeline, which first passes its last swaps to tracing."""
         self.swaps.stop()
 
     def stop(self) -> None:
-        """Ends the threads that are left, and gives up the spare memory."""
+        """Ends the remaining threads, and frees the spare memory."""
         self._batch_refusals.stop()
-        self.threads.stop()
+        self._threads.stop()
         if self.slab_pool is not None:
             self.slab_pool.stop()
 
 
 def _make_streams(foundation: Foundation) -> Streams:
-    """Makes the states of all models, which the manager will replace."""
+    """Makes the table of the models' states. The manager replaces each state when it changes."""
     config = foundation.config
     retry = RetryPolicy(
         retry_count_max=config.max_num_load_retries,

@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -20,10 +20,11 @@ import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import DataLoss, from_exception
-from serving.base.executor import AroundTask
 from serving.base.periodic_thread import PeriodicThread
+from serving.loading.background_work import BackgroundWork
 from serving.source.listing import FilesCheck, Listing, version_directories
 from serving.source.notes import Note
+from serving.storage.fsspec_store import reading_threads
 from serving.storage.mirror_plan import (
     MirrorView,
     RemoteVersion,
@@ -372,19 +373,18 @@ class MirrorThread:
         mirror: Mirror,
         name: str,
         *,
-        at_start: Callable[[], object],
-        around_look: AroundTask,
+        background: BackgroundWork,
         clock: Clock,
     ) -> None:
         self._mirror = mirror
-        self._around_look = around_look
+        self._background = background
         self._seconds = 0.0
         self._thread = PeriodicThread(
             f"mirror-{name}",
             self._turn,
             wait_seconds=lambda: self._seconds,
             failure_event="mirror_failed",
-            at_start=at_start,
+            at_start=background.enter,
             at_end=mirror.close,
             clock=clock,
         )
@@ -405,5 +405,5 @@ class MirrorThread:
     def _turn(self) -> None:
         # Pauses, so that a bug in a look does not become a busy loop.
         self._seconds = _RETRY_SECONDS
-        with self._around_look():
+        with self._background.watched(helpers=reading_threads):
             self._seconds = self._mirror.look()

@@ -3,12 +3,11 @@
 import hashlib
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 from serving.base.clock import Clock
-from serving.base.executor import AroundTask
 from serving.base.name_text import file_name
+from serving.loading.background_work import BackgroundWork
 from serving.source.listing import FilesCheck
 from serving.storage.fsspec_store import FsspecStore
 from serving.storage.mirror import Mirror, MirrorSettings, MirrorThread, Versions
@@ -26,19 +25,15 @@ class Mirrors:
         settings: MirrorSettings,
         *,
         check: FilesCheck,
-        at_start: Callable[[], object],
-        around_look: AroundTask = nullcontext,
+        background: BackgroundWork,
         clock: Clock,
         make_store: Callable[[str], ObjectStore] = FsspecStore,
     ) -> None:
-        """`at_start` lowers the priority of each mirror's thread. `around_look` raises it for as long as a
-        look lasts that starves.
-        """
+        """The threads of the mirrors work in the `background`, and are raised while a look starves."""
         self._cache_directory = cache_directory
         self._settings = settings
         self._check = check
-        self._at_start = at_start
-        self._around_look = around_look
+        self._background = background
         self._clock = clock
         self._make_store = make_store
         self._lock = threading.Lock()
@@ -61,13 +56,7 @@ class Mirrors:
             check=self._check,
             clock=self._clock,
         )
-        thread = MirrorThread(
-            mirror,
-            model,
-            at_start=self._at_start,
-            around_look=self._around_look,
-            clock=self._clock,
-        )
+        thread = MirrorThread(mirror, model, background=self._background, clock=self._clock)
         self.close(model)
         with self._lock:
             self._threads[model] = thread

@@ -1,1 +1,1 @@
-"""The supervisor of `millpond serve --supervise`: a small parent process without TensorFlow."""
+"""The supervisor of `millpond serve --supervise`: a small parent process, which does not load TensorFlow."""

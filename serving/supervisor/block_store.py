@@ -1,4 +1,4 @@
-"""The blocked versions on disk, which the supervisor changes while the server is down."""
+"""Reads and writes the blocked versions on disk, while no server runs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +14,9 @@ from serving.supervisor.crash_page import MarkedVersion
 
 
 class BlockStore:
-    """Reads and writes the file in the state directory that the server reads at its start.
+    """The file of blocked versions in the state directory. The server reads the file at its start.
 
-    The server holds the directory's lock while it lives, so call no method during that time.
+    Call no method while the server runs, because only the server may use the directory then.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -27,7 +27,7 @@ class BlockStore:
         return read_blocked_versions(self._path)
 
     def add(self, blocks: Mapping[MarkedVersion, BlockedVersion]) -> str:
-        """Adds `blocks` to the file; returns "" or the reason why they are not on disk."""
+        """Adds `blocks` to the file. Returns the reason if they cannot be written, and "" otherwise."""
         try:
             changed = dict(self.read())
             for marked, block in blocks.items():

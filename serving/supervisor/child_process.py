@@ -1,4 +1,4 @@
-"""The server as a child of its supervisor: its start with sockets and page handed in, and its end."""
+"""The server as a child process: starts it with its sockets and its crash page, and waits for its end."""
 
 import fcntl
 import os
@@ -11,12 +11,13 @@ from serving.config.handed_sockets import VARIABLES
 from serving.supervisor.crash_page import DESCRIPTOR_VARIABLE
 
 RESTART_COUNT_VARIABLE = "MILLPOND_RESTART_COUNT"
-"""The variable of the environment that passes the number of restarts to the server."""
+"""The environment variable that tells the server how many times it was started again."""
 
 STANDBY_VARIABLE = "MILLPOND_STANDBY"
-"""The variable of the environment that makes the server a standby.
+"""The environment variable that makes a process a standby.
 
-It is the descriptor of a pipe, from which the server reads the number of restarts when it is needed.
+Its value is the descriptor of a pipe. The standby waits until the pipe delivers the number of restarts, and
+then serves.
 """
 
 _FIRST_SOCKET = 3
@@ -26,17 +27,17 @@ _EXIT_NOT_EXECUTED = 127
 
 @dataclass(frozen=True)
 class HeldSocket:
-    """A listening socket that the supervisor holds. `name` is `grpc` or `rest`."""
+    """A listening socket that the supervisor keeps open. `name` is `grpc` or `rest`."""
 
     descriptor: int
     name: str
 
 
 class ChildProcess:
-    """A running server, or a standby that waits for `release`. One thread."""
+    """A running server, or a standby that waits until `release` lets it serve. One thread."""
 
     def __init__(self, process_id: int, release_descriptor: int = -1) -> None:
-        """The standby waits for a write to `release_descriptor`, the end of a pipe."""
+        """`release_descriptor` is the write end of the pipe from which a standby reads; -1 without one."""
         self._process_id = process_id
         self._release_descriptor = release_descriptor
 
@@ -45,19 +46,19 @@ class ChildProcess:
         return self._process_id
 
     def wait_status(self) -> int | None:
-        """Asks the kernel for the status of waitpid(2); None while the process runs.
+        """The status of the ended process, in the form of waitpid(2); None while the process runs.
 
-        Ask again only after None.
+        Do not call it again after it has returned a status.
         """
         process_id, status = os.waitpid(self._process_id, os.WNOHANG)
         return status if process_id else None
 
     def send_signal(self, number: int) -> None:
-        """Passes a signal on. The process must not have been waited for."""
+        """Sends the process a signal. Do not call it after `wait_status` has returned a status."""
         os.kill(self._process_id, number)
 
     def release(self, restart_count: int) -> bool:
-        """Makes a standby serve. If it has failed, ends the process and returns False."""
+        """Lets a standby serve. If the standby has failed, ends its process and returns False."""
         try:
             os.write(self._release_descriptor, f"{restart_count}\n".encode())
         except BrokenPipeError:
@@ -82,10 +83,10 @@ def start_child(
     restart_count: int | None,
     environment: Mapping[str, str],
 ) -> ChildProcess:
-    """Starts `command` with the sockets as its descriptors from 3 on, and the page after them.
+    """Starts `command`. Its descriptors from 3 on are the sockets, and the crash page comes after them.
 
-    `input_descriptor` is its standard input. Without a `restart_count` it is a standby. It is forked, not
-    started by subprocess, because LISTEN_PID must be the id of the new process.
+    `input_descriptor` is its standard input. If `restart_count` is None, the process is a standby. The
+    process is forked here and not started by subprocess, because LISTEN_PID must be the new process's id.
     """
     handed = [*(held.descriptor for held in sockets), page_descriptor]
     if restart_count is not None:
@@ -121,7 +122,7 @@ def _start(
 
 
 def _hand_in(descriptors: Sequence[int], input_descriptor: int) -> None:
-    # Copied above all targets first, so that no target overwrites a source.
+    # The descriptors are first copied above all targets, so that no target replaces one that is still needed.
     above = _FIRST_SOCKET + len(descriptors)
     copies = [_copy_above(number, above) for number in (input_descriptor, *descriptors)]
     os.dup2(copies[0], 0)
@@ -136,7 +137,8 @@ def _copy_above(descriptor: int, lowest: int) -> int:
 def _environment(
     environment: Mapping[str, str], sockets: Sequence[HeldSocket], restart_count: int | None
 ) -> dict[str, str]:
-    # The parent itself sends WATCHDOG=1, so the child must not inherit these.
+    # The variables of handed-in sockets and WATCHDOG_PID are meant for the parent. It passes the sockets on
+    # below, and itself sends WATCHDOG=1.
     dropped = {*VARIABLES, "WATCHDOG_PID"}
     kept = {name: value for name, value in environment.items() if name not in dropped}
     page = _FIRST_SOCKET + len(sockets)

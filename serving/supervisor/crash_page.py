@@ -1,7 +1,7 @@
-"""The page in which the server marks the versions that its threads run and load.
+"""The crash page: shared memory in which the server marks the versions that its threads run and load.
 
-native/base/crash_page.h has the layout and its theory of operation. The supervisor makes the page,
-the server marks it, and the supervisor reads it when the server has died.
+The supervisor makes the page, and reads it after the server has died. native/base/crash_page.h describes the
+layout, and how the server marks the page.
 """
 
 import mmap
@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 DESCRIPTOR_VARIABLE = "MILLPOND_CRASH_PAGE"
-"""The variable of the environment that passes the page's descriptor to the server."""
+"""The environment variable that passes the descriptor of the page to the server."""
 
 _MAGIC = 0x3165676150687343
 THREAD_COUNT, ROW_COUNT = 1_024, 8_192
 FROM_OUTSIDE = 0xFFFFFFFF
 LOADING_BIT = 0x80000000
 
-# The magic number, the counts, the id of the crashed thread and its signal.
+# The header: a magic number, the counts of threads and rows, the id of the crashed thread and its signal.
 _HEADER = struct.Struct("<QIIII40x")
-# The id of a thread, and its mark: a row's number from 1 on.
+# The slot of a thread: its id, and its mark, which is the number of a row from 1 on.
 _SLOT = struct.Struct("<II56x")
-# The version, 1 if the row is used, the length of the name, and the name.
+# The row of a version: its number, 1 if the row is used, the length of the model's name, and the name.
 _ROW = struct.Struct("<qII496s")
 
 _SLOTS_AT = _HEADER.size
@@ -44,10 +44,10 @@ class MarkedVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class CrashMarks:
-    """The content of the page after the end of the server.
+    """The content of the page after the server has died.
 
-    `suspects` is the version of the crashed thread. If that is not known, they are all marked versions.
-    They are empty if the crashed thread ran no version, or if a signal of another process ended the server.
+    `suspects` has the version that the crashed thread ran; if that thread is not known, all marked versions.
+    It is empty if the crashed thread ran no version, or if another process has sent the signal.
     """
 
     suspects: tuple[MarkedVersion, ...] = ()
@@ -57,7 +57,7 @@ class CrashMarks:
 
 
 class CrashPage:
-    """One page, for one process of the server. Its file has no name and takes 100 KB of memory."""
+    """The page for one process of the server: an unnamed file in memory, which takes about 100 KB."""
 
     def __init__(self) -> None:
         self._descriptor = os.memfd_create("millpond_crash_page", os.MFD_CLOEXEC)
@@ -69,7 +69,7 @@ class CrashPage:
         return self._descriptor
 
     def read(self) -> CrashMarks:
-        """Reads the marks. The server must have ended."""
+        """Reads the marks. Call it after the server has ended."""
         with mmap.mmap(self._descriptor, SIZE_BYTES, access=mmap.ACCESS_READ) as content:
             return _marks(content)
 
@@ -93,7 +93,7 @@ def _marks(content: mmap.mmap) -> CrashMarks:
         suspects=tuple(sorted(suspects)),
         is_thread_known=is_thread_known,
         is_from_outside=crashed_id == FROM_OUTSIDE,
-        # A row keeps its name when its version is gone, so the first row shows if any was ever used.
+        # A row keeps its name when its version is gone. So the first row shows if a load has ever begun.
         has_begun_loads=first_name_bytes > 0,
     )
 

@@ -1,4 +1,4 @@
-"""The events that a supervisor waits for: signals, and the end of its standard input. One thread."""
+"""Receives the events for which a supervisor waits: signals, and the end of its standard input."""
 
 import os
 import select
@@ -7,17 +7,17 @@ from types import TracebackType
 from typing import Any
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""The signals that a supervisor passes on. A server that ends afterwards is not started again."""
+"""The signals that a supervisor passes on to the server. A server that ends after them is not started again."""
 
 
 class Events:
-    """Receives signals in `with`, as numbers. SIGCHLD is one of them.
+    """Receives STOP_SIGNALS and SIGCHLD in `with`. One thread.
 
-    A pipe receives them, so that none is lost between a look and a wait.
+    The signals are written to a pipe, so that a signal that comes just before `wait` is not lost.
     """
 
     def __init__(self, input_descriptor: int | None = None) -> None:
-        """The end of `input_descriptor` counts as SIGTERM. With None, no descriptor is watched."""
+        """The end of `input_descriptor` counts as SIGTERM. If it is None, only signals count."""
         self._input = input_descriptor
         self._before: dict[int, Any] = {}
 
@@ -43,7 +43,7 @@ class Events:
         os.close(self._read_end)
 
     def wait(self, timeout_seconds: float | None) -> list[int]:
-        """Waits for signals, and returns the signals that have come, in order; [] at the timeout."""
+        """Waits for signals, and returns the numbers of those that came, in their order; [] at the timeout."""
         poll = select.poll()
         poll.register(self._read_end, select.POLLIN)
         if self._input is not None:

@@ -1,4 +1,4 @@
-"""The listening sockets that the supervisor holds: it was handed some, and opens others."""
+"""Opens the listening sockets that the supervisor keeps open while servers end and start."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +23,8 @@ def hold_sockets(
 ) -> list[HeldSocket]:
     """Opens a listening socket for each TCP address of gRPC and of HTTP.
 
-    A service manager's sockets take the place of the addresses, as they do without a supervisor. The
-    sockets stay open until the process ends. Raises Unavailable or InvalidConfig.
+    If a service manager has handed sockets to this process, they are used instead of the addresses. The
+    sockets stay open until this process ends. Raises Unavailable or InvalidConfig.
     """
     handed = handed_descriptors(environment, os.getpid())
     held = [HeldSocket(item.number, REST if item.is_rest else GRPC) for item in handed]
@@ -48,7 +48,7 @@ def _hold_http(config: ServerConfig, bind: Bind) -> list[HeldSocket]:
     except MillpondError:
         if port.is_required:
             raise
-        # Nothing is held: the server logs that its default port is taken, and serves without HTTP.
+        # HTTP's default port is taken, so no socket is kept. The server logs that, and serves without HTTP.
         return []
 
 

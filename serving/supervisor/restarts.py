@@ -1,7 +1,7 @@
 """Decides what follows the end of a server: which versions are blocked, and when it starts again. Pure.
 
-The server ends for good on a clean exit, on a configuration error, and after a signal that asked it
-to stop. Otherwise it starts again, for ever.
+The server is not started again after a clean exit, a configuration error, or a signal to stop. After any other
+end it is started again, however often it ends.
 """
 
 import signal
@@ -28,10 +28,10 @@ CRASH_SIGNALS = frozenset(
         signal.SIGTRAP,
     }
 )
-"""The signals of a fault in the server's code.
+"""The signals that the kernel sends for a fault in the server's code, so that a version may be blamed.
 
-Other signals, like SIGKILL, are no version's fault, because a person sends them, or the kernel that looks
-for memory.
+No version is blamed for other signals, like SIGKILL, because a person sends them, or the kernel when memory
+runs out.
 """
 
 
@@ -39,11 +39,12 @@ for memory.
 class RestartLimits:
     """The times of restarts.
 
-    A version that crashed and has no predecessor is refused for `version_seconds`. The time doubles
-    with each further crash, up to `version_seconds_max`.
+    A version that crashed the server and has no predecessor is refused for `version_seconds`. The time
+    doubles with each further crash, up to `version_seconds_max`.
 
-    A crash without a version to blame restarts the server at once. From the crash number `loop_count`
-    within `loop_seconds` on, the restart waits 1 s, 2 s and so on, up to `delay_seconds_max`.
+    If no version is to blame for a crash, the server is started again at once. But from the crash with the
+    number `loop_count` within `loop_seconds` on, its start waits for `delay_seconds`, then for twice as long,
+    and so on up to `delay_seconds_max`.
     """
 
     version_seconds: float = 1.0
@@ -58,7 +59,7 @@ class RestartLimits:
 class Death:
     """The end of a server: by `signal`, or with `status` if `signal` is 0.
 
-    `has_begun_loads` is False for a server that did not get as far as its first load.
+    `has_begun_loads` is False for a server that ended before its first load began.
     """
 
     signal: int = 0
@@ -79,14 +80,14 @@ class Death:
 
 @dataclass(frozen=True)
 class Exit:
-    """The supervisor ends with this status."""
+    """The decision that the supervisor ends, with this status."""
 
     status: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
-    """The server starts again after `delay_seconds`, with `blocks` added to its blocked versions."""
+    """The decision that the server starts again after `delay_seconds`, with `blocks` as further blocked versions."""
 
     delay_seconds: float = 0.0
     blocks: Mapping[MarkedVersion, BlockedVersion] = field(default_factory=dict)
@@ -94,7 +95,11 @@ class Restart:
 
 @dataclass(frozen=True)
 class _CrashRecord:
-    """The crashes of a version in a row: their count, the last back-off and its start (monotonic)."""
+    """The crashes of one version without a sound time between them.
+
+    `count` is their number, `seconds` the last time for which the version was refused, and `at_ns` the start
+    of that time (monotonic).
+    """
 
     count: int
     seconds: float
@@ -108,18 +113,18 @@ class Restarts:
         self._clock = clock
         self._limits = limits or RestartLimits()
         self._records: dict[tuple[str, int], _CrashRecord] = {}
-        # The times of crashes in a row that no version is blamed for (monotonic).
+        # The times of the last crashes for which no version was blamed (monotonic).
         self._unexplained_ns: list[int] = []
 
     def decide(self, death: Death, blocked: Mapping[str, BlockedVersions]) -> Exit | Restart:
-        """Decides what follows `death`. `blocked` are the versions that are blocked already."""
+        """Decides what follows `death`. `blocked` has the versions that are blocked already, by model."""
         status = 128 + death.signal if death.signal else death.status
         if death.is_stop_requested:
             return Exit(status)
         if not death.signal and death.status in (0, EXIT_USAGE):
             return Exit(status)
         if not death.signal and not death.has_begun_loads:
-            # This is a start that failed, and not a crash. Another start would most likely fail too.
+            # The start of the server has failed, which is no crash. Another start would most likely fail too.
             return Exit(status)
         blocks = self._blocks(death, blocked) if death.signal in CRASH_SIGNALS else {}
         if blocks:
@@ -127,10 +132,10 @@ class Restarts:
         return Restart(delay_seconds=self.delay_seconds())
 
     def delay_seconds(self) -> float:
-        """Counts a crash without a blocked version, and returns the time until the restart."""
+        """Counts a crash for which no version is blocked, and returns the time until the restart."""
         limits, now_ns = self._limits, self._clock.now_ns()
         times = self._unexplained_ns
-        # A back-off is a part of the loop, so it must not end the loop.
+        # The delay before the last start is added, because the wait itself must not end a loop of crashes.
         loop_ns = (limits.loop_seconds + self._delay_after(len(times))) * NS_PER_SECOND
         if times and now_ns - times[-1] > loop_ns:
             times.clear()
@@ -153,7 +158,8 @@ class Restarts:
             doing = "loaded" if suspect.is_loading else "ran"
             not_before_ns = wall_ns + round(self._back_off_seconds(suspect) * NS_PER_SECOND)
             if before is not None and before.needs_operator:
-                # An operator's block stays an operator's block: its version served as the fallback.
+                # The version served as the fallback although an operator had blocked it. The operator's block
+                # stays, and only its time changes.
                 blocks[suspect] = replace(before, not_before_wall_ns=not_before_ns)
                 continue
             blocks[suspect] = BlockedVersion(
@@ -165,15 +171,13 @@ class Restarts:
         return blocks
 
     def _back_off_seconds(self, suspect: MarkedVersion) -> float:
-        """Counts a crash of a version, and returns the time for which it is refused if it has no
-        predecessor.
-        """
+        """Counts a crash of a version. Returns the time for which it is refused if it has no predecessor."""
         limits, now_ns = self._limits, self._clock.now_ns()
         key = (suspect.name, suspect.version)
         last = self._records.get(key)
         count = 1
         if last is not None:
-            # A version counts as sound after it has lived ten times as long as it was refused.
+            # A version counts as sound if it has run ten times as long as it was refused before.
             sound_seconds = max(limits.loop_seconds, 10 * last.seconds)
             count = last.count + 1 if now_ns - last.at_ns < sound_seconds * NS_PER_SECOND else 1
         seconds = _doubled(limits.version_seconds, count - 1, limits.version_seconds_max)
@@ -182,5 +186,5 @@ class Restarts:
 
 
 def _doubled(seconds: float, times: int, seconds_max: float) -> float:
-    # The exponent is bounded too, because 2.0 ** 1024 is an error.
+    # The exponent has a limit, because 2.0 ** 1024 raises OverflowError.
     return min(seconds * 2.0 ** min(times, 60), seconds_max)

@@ -30,18 +30,19 @@ def supervise(
     is_human: bool,
     write_line: Callable[[bytes], object],
 ) -> int:
-    """Runs servers until one ends for good, and returns its exit status.
+    """Runs servers, one after the other, until one ends for good. Returns its exit status.
 
-    They get the command line of this process. `write_line` writes to the log. Raises InvalidConfig or
-    Unavailable if a port cannot be opened.
+    The servers get the command line of this process. `write_line` writes a line to the log. Raises
+    InvalidConfig or Unavailable if a port cannot be opened.
     """
     clock = SystemClock()
     sockets = hold_sockets(config)
-    # Without a state directory, blocks last as long as the supervisor.
+    # Without --state_directory, blocked versions are kept as long as the supervisor runs.
     own_directory = "" if config.state_directory else make_state_directory()
     directory = config.state_directory or own_directory
     try:
-        # The server stops when the last copy of the write end closes, so it never outlives this process.
+        # A server stops when its standard input ends. This process alone has the other end of that pipe, so a
+        # server never outlives this process.
         input_descriptor, _held_open = os.pipe()
         start = partial(
             _start,
@@ -66,11 +67,10 @@ def supervise(
 
 
 def make_state_directory(parents: Sequence[str | None] = (None, "/dev/shm")) -> str:
-    """Makes a directory in the first of `parents` that allows it; None is the usual directory for such
-    files.
+    """Makes a directory in the first of `parents` that allows it. None is the system's temporary directory.
 
-    A container with a read-only root often has /dev/shm and no other writable directory. Raises
-    InvalidConfig if there is no such directory.
+    A container with a read-only root often has no other writable directory than /dev/shm. Raises
+    InvalidConfig if no parent allows it.
     """
     for parent in parents:
         with suppress(OSError):
@@ -82,9 +82,9 @@ def make_state_directory(parents: Sequence[str | None] = (None, "/dev/shm")) -> 
 
 
 def child_command(command: Sequence[str], directory: str) -> list[str]:
-    """Makes the server's command line. The last value of a flag counts.
+    """The command line of a server, from that of the supervisor. If a flag comes twice, its last value counts.
 
-    The supervisor's flag is taken out, because with it the launcher would not preload an allocator.
+    Leaves out --supervise, because with that flag the launcher would not preload an allocator.
     """
     kept = [item for item in command if item.partition("=")[0] != "--supervise"]
     return [
@@ -120,7 +120,7 @@ def log_event(
     message: str,
     fields: Mapping[str, object],
 ) -> None:
-    """Writes one line to the log."""
+    """Writes one event to the log."""
     line = log_line(
         event,
         f"millpond: {message}",

@@ -17,32 +17,34 @@ from serving.supervisor.events import STOP_SIGNALS, Events
 from serving.supervisor.restarts import Death, Exit, Restart, Restarts
 
 PULSE_SECONDS = 1.0
-"""The time between two WATCHDOG=1 of a supervisor that waits before a restart. The service manager's
-limit is at least twice as long."""
+"""While the supervisor waits before a restart, it sends WATCHDOG=1 this often.
+
+The limit of the service manager is at least twice as long.
+"""
 
 STANDBY_SECONDS = 3.0
-"""The time between the start of a server and the start of its standby, which takes a second of one core.
+"""The standby is started this long after its server, because its start takes a second of one core.
 
-By then most servers have loaded their models.
+Most servers have loaded their models by then.
 """
 
 Log = Callable[[str, str, str, Mapping[str, object]], None]
-"""Logs (level, event, message, fields)."""
+"""Logs an event: its level, its name, a message for people, and its fields."""
 
 
 @dataclass(frozen=True)
 class _Life:
-    """A server with the page that it marks."""
+    """A process of a server, and the crash page that it marks."""
 
     child: ChildProcess
     page: CrashPage
 
 
 class Supervisor:
-    """Runs one server after another until one ends for good. One thread.
+    """Runs one server after the other until one ends for good. One thread.
 
-    While a server runs, a standby waits: a second process that has loaded the libraries of a server, and
-    has read no flag and no file. After a crash it serves a second sooner than a new process would.
+    While a server runs, a standby waits: a second process that has loaded a server's libraries, but has read
+    no flag and no file. After a crash the standby serves a second sooner than a new process would.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Supervisor:
         service_manager: ServiceManager,
         clock: Clock,
     ) -> None:
-        """`start_child` gets the page and the number of restarts so far. With None it starts a standby."""
+        """`start_child` gets the crash page and the number of restarts; None as number makes it a standby."""
         self._start_child = start_child
         self._make_page = make_page
         self._events = events
@@ -90,7 +92,7 @@ class Supervisor:
                 return 128 + death.signal if death.signal else death.status
 
     def _live(self) -> Death:
-        """Starts a server, waits for its end, and returns that."""
+        """Starts a server, waits until it ends, and returns how it ended."""
         life = self._next_life()
         try:
             self._service_manager.notify(WATCHDOG=1)
@@ -127,7 +129,7 @@ class Supervisor:
         while True:
             numbers = self._events.wait(STANDBY_SECONDS if self._standby is None else None)
             if not numbers and self._standby is None:
-                # If there is no memory for another process, the server runs on without a standby.
+                # If the system cannot start another process, the server runs on without a standby.
                 with suppress(OSError):
                     self._standby = self._start(None)
             for number in numbers:
@@ -148,7 +150,7 @@ class Supervisor:
         try:
             blocked = self._blocks.read()
         except (DataLoss, OSError):
-            # The server puts a damaged file aside at its next start, and logs that.
+            # The next server puts the damaged file aside, and logs that.
             blocked = {}
         decision = self._restarts.decide(death, blocked)
         if isinstance(decision, Exit):
@@ -187,7 +189,7 @@ class Supervisor:
         self._service_manager.notify(STATUS=message)
 
     def _pause(self, seconds: float) -> bool:
-        """Waits before a restart; returns False if a stop is requested meanwhile."""
+        """Waits before a restart. Returns False if a signal asks to stop meanwhile."""
         end_ns = self._clock.now_ns() + round(seconds * NS_PER_SECOND)
         while (remaining_ns := end_ns - self._clock.now_ns()) > 0:
             self._service_manager.notify(WATCHDOG=1)

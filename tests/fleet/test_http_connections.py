@@ -759,7 +759,7 @@ def test_any_requests_in_any_pieces_are_answered(sent: list[Sent], sizes: list[i
             application, ws="none", lifespan="off", interface="asgi3", log_config=None
         )
         config.load()
-        connection = connection_class(ConnectionLimits())(
+        connection = connection_class(ConnectionLimits(), lambda: False)(
             config=config, server_state=ServerState(), app_state={}
         )
         transport = FakeTransport()

@@ -9,6 +9,7 @@ from serving.base.clock import SystemClock
 from serving.rpc.capture_service import PERIOD_SECONDS, CaptureDirectory
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.requests import FakeReservoir, request_for
+from tests.unit.fakes.threads import FakeBackground
 from warmup.prediction_log import WARM_UP_FILE, read_logs
 
 
@@ -18,7 +19,9 @@ def outputs(directory: Path, name: str) -> list[str]:
 
 
 def capture_of(directory: Path, reservoirs: dict[str, FakeReservoir]) -> CaptureDirectory:
-    return CaptureDirectory(directory, lambda: reservoirs, clock=FakeClock())
+    return CaptureDirectory(
+        directory, lambda: reservoirs, background=FakeBackground(), clock=FakeClock()
+    )
 
 
 def test_each_model_with_requests_has_a_file(tmp_path: Path):
@@ -78,18 +81,18 @@ def test_unwritable_file_is_logged_with_name_and_flag(tmp_path: Path):
 
 
 def test_stop_writes_once_more_and_ends_the_thread(tmp_path: Path):
-    priorities: list[str] = []
+    background = FakeBackground()
     reservoirs = {"m": FakeReservoir(kept=[request_for("x")])}
     capture = CaptureDirectory(
         tmp_path,
         lambda: reservoirs,
-        on_thread_start=lambda: priorities.append(threading.current_thread().name),
+        background=background,
         clock=SystemClock(),
     )
     capture.start()
     assert capture.stop(10)
     assert outputs(tmp_path, "m") == ["x"]
-    assert priorities == ["warm-up-capture"]
+    assert background.entered == ["warm-up-capture"]
     assert "warm-up-capture" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -117,7 +120,7 @@ def test_thread_looks_again_each_period(tmp_path: Path):
     has_waited = threading.Event()
     clock = PeriodicClock()
     looks: list[int] = []
-    capture = CaptureDirectory(tmp_path, reservoirs, clock=clock)
+    capture = CaptureDirectory(tmp_path, reservoirs, background=FakeBackground(), clock=clock)
     capture.start()
     assert has_waited.wait(20)
     assert capture.stop(10)

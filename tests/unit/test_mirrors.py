@@ -2,16 +2,17 @@
 
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from serving.base.clock import SystemClock
+from serving.loading.background_work import BackgroundWork
 from serving.source.notes import Note
+from serving.storage.fsspec_store import reading_threads
 from serving.storage.mirror import MirrorSettings
 from serving.storage.mirrors import Mirrors, mirror_name
 from tests.unit.fakes.object_stores import FakeStore, FakeVersions
+from tests.unit.fakes.threads import FakeBackground
 
 JOIN_SECONDS = 20
 
@@ -21,12 +22,12 @@ def check(directory: str) -> Sequence[str]:
     return ()
 
 
-def mirrors_of(directory: Path, store: FakeStore, at_start: Callable[[], object]) -> Mirrors:
+def mirrors_of(directory: Path, store: FakeStore, background: BackgroundWork) -> Mirrors:
     return Mirrors(
         directory,
         MirrorSettings(period_seconds=1, budget_bytes=10**9),
         check=check,
-        at_start=at_start,
+        background=background,
         clock=SystemClock(),
         make_store=lambda url: store,
     )
@@ -45,47 +46,33 @@ def test_directory_is_of_model_and_url():
 
 
 def test_mirror_looks_until_it_is_closed(tmp_path: Path):
-    store, started = FakeStore(), []
+    store, background = FakeStore(), FakeBackground()
     versions = FakeVersions(lambda found: found[-1:])
-    mirrors = mirrors_of(tmp_path, store, lambda: started.append(True))
+    mirrors = mirrors_of(tmp_path, store, background)
     mirrors.open("m", "s3://b/m", versions)
     mirrors.close("m")
     mirrors.stop()
     assert mirrors.join(JOIN_SECONDS)
-    assert started == [True]
+    assert background.entered == ["mirror-m"]
     directory = mirrors.directory("m", "s3://b/m")
     assert directory == tmp_path / mirror_name("m", "s3://b/m")
 
 
 def test_each_look_is_watched(tmp_path: Path):
-    store, seen = FakeStore(), list[str]()
-
-    @contextmanager
-    def watched() -> Iterator[None]:
-        seen.append(threading.current_thread().name)
-        yield
-        looked.set()
-
-    looked = threading.Event()
-    mirrors = Mirrors(
-        tmp_path,
-        MirrorSettings(period_seconds=1, budget_bytes=10**9),
-        check=check,
-        at_start=lambda: None,
-        around_look=watched,
-        clock=SystemClock(),
-        make_store=lambda url: store,
-    )
+    background = FakeBackground()
+    mirrors = mirrors_of(tmp_path, FakeStore(), background)
     mirrors.open("m", "s3://b/m", FakeVersions(lambda found: found))
-    assert looked.wait(JOIN_SECONDS)
+    assert background.has_watched.wait(JOIN_SECONDS)
     mirrors.stop()
     assert mirrors.join(JOIN_SECONDS)
-    assert set(seen) == {"mirror-m"}
+    assert {(thread, helpers) for thread, helpers in background.watched_threads} == {
+        ("mirror-m", reading_threads)
+    }
 
 
 def test_opened_model_says_that_nothing_was_read(tmp_path: Path):
     versions = FakeVersions(lambda found: found)
-    mirrors = mirrors_of(tmp_path, FakeStore(), lambda: None)
+    mirrors = mirrors_of(tmp_path, FakeStore(), FakeBackground())
     mirrors.open("m", "s3://b/m", versions)
     mirrors.stop()
     assert mirrors.join(JOIN_SECONDS)

@@ -1,4 +1,5 @@
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from serving.data_plane.requests import RareCall
 from serving.rpc.operator_access import Caller
 from serving.rpc.rare_calls import (
     AnsweredCall,
+    AnyHandler,
     Deferred,
     Guarded,
     Handler,
@@ -119,13 +121,22 @@ def test_answer_of_unknown_method_is_unimplemented() -> None:
     assert call.answers == [(12, "unknown method /s/Unknown")]
 
 
+def threads_of(handlers: Mapping[str, AnyHandler], thread_count: int = 2) -> RareCallThreads:
+    return RareCallThreads(
+        handlers,
+        thread_count=thread_count,
+        on_answered=list[AnsweredCall]().append,
+        clock=FakeClock(),
+    )
+
+
 def test_threads_answer_until_stopped() -> None:
     grpc = FakeGrpcServer()
-    threads = RareCallThreads(grpc.take_rare_call, HANDLERS, clock=FakeClock())
+    threads = threads_of(HANDLERS)
     calls = [FakeRareCall("/s/Reverse", b"ab"), FakeRareCall("/s/Refuse")]
     for call in calls:
         grpc.call(call)
-    threads.start()
+    threads.start(grpc.take_rare_call)
     assert all(call.is_answered.wait(10) for call in calls)
     grpc.shutdown(0)
     assert threads.stop(timeout_seconds=10)
@@ -142,8 +153,8 @@ def test_threads_end_with_their_server() -> None:
             ended.release()
             raise
 
-    threads = RareCallThreads(take, HANDLERS, thread_count=1, clock=FakeClock())
-    threads.start()
+    threads = threads_of(HANDLERS, thread_count=1)
+    threads.start(take)
     grpc.shutdown(0)
     assert ended.acquire(timeout=10)
     # Nobody has stopped them yet, and they ask no more.
@@ -157,12 +168,12 @@ def test_threads_survive_unanswerable_call() -> None:
             raise RuntimeError("answered already")
 
     grpc = FakeGrpcServer()
-    threads = RareCallThreads(grpc.take_rare_call, HANDLERS, thread_count=1, clock=FakeClock())
+    threads = threads_of(HANDLERS, thread_count=1)
     sound = FakeRareCall("/s/Reverse", b"ab")
     grpc.call(Lost("/s/Reverse"))
     grpc.call(sound)
     with capture_logs() as logs:
-        threads.start()
+        threads.start(grpc.take_rare_call)
         assert sound.is_answered.wait(10)
         grpc.shutdown(0)
         assert threads.stop(timeout_seconds=10)
@@ -170,7 +181,7 @@ def test_threads_survive_unanswerable_call() -> None:
 
 
 def test_rare_call_threads_never_started_stop() -> None:
-    assert RareCallThreads(FakeGrpcServer().take_rare_call, HANDLERS, clock=FakeClock()).stop()
+    assert threads_of(HANDLERS).stop()
 
 
 # --- Traced calls ---------------------------------------------------------------------------------
@@ -185,11 +196,9 @@ def answered_in_trace(call: FakeRareCall) -> tuple[list[AnsweredCall], list[dict
         structlog.get_logger().info("working")
         return refuse(request) if request == b"no" else request
 
-    threads = RareCallThreads(
-        grpc.take_rare_call, {"/s/Work": work}, on_answered=answered.append, clock=clock
-    )
+    threads = RareCallThreads({"/s/Work": work}, on_answered=answered.append, clock=clock)
     with capture_logs(processors=[merge_contextvars]) as logs:
-        threads.start()
+        threads.start(grpc.take_rare_call)
         grpc.call(call)
         assert call.is_answered.wait(30)
         grpc.shutdown(0)

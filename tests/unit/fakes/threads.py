@@ -1,9 +1,15 @@
 """Executors and thread priorities without threads."""
 
+import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from serving.base.executor import Task
-from serving.loading.starvation_watch import Scheduler
+from serving.loading.background_work import BackgroundWork
+from serving.loading.load_priority import LoadPriority
+from serving.loading.starvation_watch import Helpers, Scheduler, no_helpers
+from tests.unit.fakes.data_plane import FakePlane
 
 
 class FakeScheduler(Scheduler):
@@ -24,6 +30,32 @@ class FakeScheduler(Scheduler):
         if self.refusal is not None:
             raise self.refusal
         self.raised.append(thread_id)
+
+
+class FakeBackground(BackgroundWork):
+    """Changes no thread, and notes the names of the threads that call it."""
+
+    def __init__(self) -> None:
+        super().__init__(LoadPriority(FakePlane(), "idle", is_stock=True), None)
+        self.entered: list[str] = []
+        self.watched_threads: list[tuple[str, Helpers]] = []
+        # Set when watched work has ended.
+        self.has_watched = threading.Event()
+
+    def enter(self) -> None:
+        self.entered.append(threading.current_thread().name)
+
+    def watched(
+        self, thread_id: int | None = None, helpers: Helpers = no_helpers
+    ) -> AbstractContextManager[None]:
+        del thread_id
+        return self._watching(helpers)
+
+    @contextmanager
+    def _watching(self, helpers: Helpers) -> Iterator[None]:
+        self.watched_threads.append((threading.current_thread().name, helpers))
+        yield
+        self.has_watched.set()
 
 
 class ManualExecutor:
