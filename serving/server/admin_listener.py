@@ -91,7 +91,7 @@ class AdminListener:
         """Ends the calls and the threads, and removes the socket. Does nothing if nothing was started."""
         if self._grpc is not None:
             self._grpc.shutdown(DRAIN_SECONDS)
-        self._calls.stop()
+            self._calls.stop()
         if self._socket is not None:
             self._socket.release()
 

@@ -10,7 +10,7 @@ import pytest
 
 from serving.base.errors import InvalidConfig, MillpondError, Unavailable
 from serving.config.listen_addresses import ListenAddresses, listen_error, reason_for_not_listening
-from serving.rpc.rare_calls import RareCallThreads
+from serving.rpc.rare_calls import AnsweredCall, RareCallThreads
 from serving.server.admin_listener import AdminListener
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.errors import StatusError
@@ -156,7 +156,7 @@ def test_admin_port_in_use_is_reported_with_its_flag():
             f"127.0.0.1:{port}",
             data_port=8500,
             make_grpc=refuse,
-            calls=RareCallThreads({}, on_answered=pytest.fail, clock=FakeClock()),
+            calls=RareCallThreads({}, on_answered=list[AnsweredCall]().append, clock=FakeClock()),
             status_error=StatusError,
         )
         with pytest.raises(Unavailable) as caught:
