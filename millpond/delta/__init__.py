@@ -6,6 +6,16 @@ contract with a server. Importing this package imports TensorFlow (5 s).
 """
 
 from millpond.delta.bases import Base, Table, export_base, open_base
-from millpond.delta.deltas import Delta, export_delta
+from millpond.delta.delta_writing import Delta
+from millpond.delta.deltas import export_delta
+from millpond.delta.two_versions import delta_of_versions
 
-__all__ = ["Base", "Delta", "Table", "export_base", "export_delta", "open_base"]
+__all__ = [
+    "Base",
+    "Delta",
+    "Table",
+    "delta_of_versions",
+    "export_base",
+    "export_delta",
+    "open_base",
+]

@@ -26,7 +26,7 @@ from millpond.delta.model_root import (
     tracked_model,
     value_of,
 )
-from millpond.delta.object_graph import CHANGES, ObjectGraph, read_object_graph
+from millpond.delta.object_graph import ObjectGraph, is_graph_of_base, read_object_graph
 from millpond.delta.version_files import GRAPH_FILE, PREFIX, written_beside
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
@@ -37,7 +37,7 @@ _ROWS_PER_COLUMN_MIN = 4
 """The matrix of a dense layer has about as many rows as columns, and all its rows change in a step."""
 
 # The numbers for which TensorFlow's ResourceScatterUpdate has a kernel, without those of quantized models.
-_DTYPES = frozenset(
+TABLE_DTYPES = frozenset(
     {
         *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.bool),
         *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
@@ -99,7 +99,7 @@ def export_base(
     add_changes(root, chosen)
     served = signatures_of(model, root, signatures, input_signature)
     with written_beside(path) as partial:
-        _save(root, partial, served, chosen)
+        save_root(root, partial, served, chosen)
         _refuse_other_state(read_object_graph(partial), root)
     return open_base(path)
 
@@ -115,7 +115,7 @@ def open_base(path: Path | str) -> Base:
         raise FailedPrecondition(f"{path} is no SavedModel: it has no {GRAPH_FILE}")
     index = read_index(path / PREFIX)
     graph = read_object_graph(path)
-    if not graph.children(graph.root).keys() >= CHANGES:
+    if not is_graph_of_base(graph):
         raise FailedPrecondition(f"{path} is no base: write one by millpond.delta.export_base")
     tables = tuple(_read_tables(graph, index))
     return Base(path, tables, tuple(stored_identity(index, table.key) for table in tables))
@@ -142,9 +142,10 @@ def _read_tables(graph: ObjectGraph, index: CheckpointIndex) -> list[Table]:
     return found
 
 
-def _save(
+def save_root(
     root: tf.Module, path: Path, signatures: Mapping[str, Any], tables: Sequence[Variable]
 ) -> None:
+    """Saves all below `root`, with the tables in a shard of their own. Raises InvalidArgument and OSError."""
     handles = {id(value_of(table)) for table in tables}
     options = tf.saved_model.SaveOptions(experimental_sharding_callback=_TablesApart(handles))
     try:
@@ -171,7 +172,7 @@ class _TablesApart(tf.train.experimental.ShardingCallback):  # type: ignore[misc
             shards[0 if is_table else 1].setdefault(item.checkpoint_key, {})[item.slice_spec] = (
                 item.tensor
             )
-        return shards
+        return [shard for shard in shards if shard]
 
 
 def _tables(root: tf.Module, given: Sequence[Variable] | None, bytes_min: int) -> list[Variable]:
@@ -181,7 +182,7 @@ def _tables(root: tf.Module, given: Sequence[Variable] | None, bytes_min: int) -
     """
     tracked = {id(value_of(item)): item for item in tf.train.TrackableView(root).descendants()}
     if given is None:
-        found = [item for item in tracked.values() if _is_large_table(value_of(item), bytes_min)]
+        found = [item for item in tracked.values() if _is_found(value_of(item), bytes_min)]
         if not found:
             raise InvalidArgument(
                 f"the model has no table of {bytes_min} bytes: name its tables=[…], or give table_bytes_min"
@@ -196,12 +197,17 @@ def _tables(root: tf.Module, given: Sequence[Variable] | None, bytes_min: int) -
     return [tracked[key] for key in chosen]
 
 
-def _is_large_table(item: Any, bytes_min: int) -> bool:
+def _is_found(item: Any, bytes_min: int) -> bool:
     if not isinstance(item, tf.Variable) or _problem_of(item, is_tracked=True):
         return False
-    rows, columns = item.shape.as_list()
+    return is_large_table(item.shape.as_list(), item.dtype, bytes_min)
+
+
+def is_large_table(shape: Sequence[int], dtype: tf.DType, bytes_min: int) -> bool:
+    """True if a matrix is a table without being named."""
+    rows, columns = shape
     is_tall = rows >= _ROWS_PER_COLUMN_MIN * columns
-    return bool(is_tall and rows * columns * item.dtype.size >= bytes_min)
+    return bool(is_tall and rows * columns * dtype.size >= bytes_min)
 
 
 def _problem_of(variable: Any, *, is_tracked: bool) -> str:
@@ -223,7 +229,9 @@ def _problem_of_rows(variable: tf.Variable) -> str:
     if not math.prod(variable.shape):
         return "it is empty"
     return (
-        "" if variable.dtype in _DTYPES else f"TensorFlow writes no rows of {variable.dtype.name}"
+        ""
+        if variable.dtype in TABLE_DTYPES
+        else f"TensorFlow writes no rows of {variable.dtype.name}"
     )
 
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorflow.core.protobuf import fingerprint_pb2
 
 from millpond.delta.bases import Base, Table, open_base
-from millpond.delta.checkpoint_index import (
-    CheckpointIndex,
-    entry_shape,
-    index_path,
-    read_index,
-    shard_path,
-    write_index,
+from millpond.delta.checkpoint_index import CheckpointIndex, entry_shape, read_index
+from millpond.delta.delta_writing import (
+    CHANGED_RATIO_MAX,
+    Delta,
+    TableChange,
+    own_bytes,
+    refuse_large,
+    write_checkpoint,
+    write_fingerprint,
+    written_delta,
 )
 from millpond.delta.model_root import Variable, name_of, tracked_model, value_of
 from millpond.delta.object_graph import OBJECT_GRAPH_KEY, ObjectGraph, object_graph_bytes
@@ -30,32 +29,15 @@ from millpond.delta.row_changes import Ids, LiveRows, StoredRows, changed_rows, 
 from millpond.delta.version_files import (
     FINGERPRINT_FILE,
     PREFIX,
-    link_all_but_variables,
-    link_file,
+    VARIABLES,
+    link_tree,
     refuse_existing,
     written_beside,
 )
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
-CHANGED_RATIO_MAX = 0.2
-"""The largest share of all rows that a delta may have. Above it, a new base costs a server little more."""
-
 ChangedIds = Mapping[str, Any] | Iterable[tuple[Variable, Any]]
 """The ids of the rows that have changed since the base, of some tables, by their name or the variable."""
-
-
-@dataclass(frozen=True)
-class Delta:
-    """A delta version that was written: how many rows it changes, and the bytes that are its own."""
-
-    path: Path
-    changed_rows: Mapping[str, int]
-    row_count: int
-    written_bytes: int
-
-    @property
-    def changed_ratio(self) -> float:
-        return sum(self.changed_rows.values()) / self.row_count
 
 
 def export_delta(
@@ -86,17 +68,15 @@ def export_delta(
     graph_bytes = object_graph_bytes(found.path)
     model_values = _values_of_model(model, ObjectGraph(graph_bytes), found, index)
     changes = _changes(model_values, found, index, changed_ids, verify=verify)
-    _refuse_large(changes, found, changed_ratio_max)
+    refuse_large(changes, changed_ratio_max)
     tensors = _tensors(model_values, changes, found) | {OBJECT_GRAPH_KEY: tf.constant(graph_bytes)}
     with written_beside(path) as partial:
-        link_all_but_variables(found.path, partial, may_copy=copy)
-        _write_checkpoint(
-            index, [table.key for table in found.tables], tensors, partial, may_copy=copy
-        )
-        _write_fingerprint(found.path, partial)
-        written_bytes = _own_bytes(partial)
-    counts = {table.name: len(ids) for table, ids in zip(found.tables, changes, strict=True)}
-    return Delta(path, counts, sum(table.shape[0] for table in found.tables), written_bytes)
+        link_tree(found.path, partial, {VARIABLES, FINGERPRINT_FILE}, may_copy=copy)
+        linked = {table.key: table.key for table in found.tables}
+        write_checkpoint(index, linked, tensors, partial, may_copy=copy)
+        write_fingerprint(found.path, partial)
+        written_bytes = own_bytes(partial)
+    return written_delta(path, changes, written_bytes)
 
 
 def _opened(base: Base | Path | str) -> Base:
@@ -148,8 +128,8 @@ def _changes(
     given: ChangedIds,
     *,
     verify: bool,
-) -> list[Ids]:
-    """The ids of each table's rows that a delta has, ascending."""
+) -> list[TableChange]:
+    """The rows that a delta has, of each table."""
     named = _named_ids(given, values, base)
     found = []
     for table in base.tables:
@@ -162,7 +142,7 @@ def _changes(
                     f"the first one is {left_out[0]}"
                 )
             ids = differing if ids is None else ids
-        found.append(ids)
+        found.append(TableChange(table.name, table.shape[0], ids))
     return found
 
 
@@ -200,87 +180,13 @@ def _checked_ids(ids: NDArray[Any], table: Table) -> Ids:
     return ascending
 
 
-def _refuse_large(changes: Sequence[Ids], base: Base, ratio_max: float) -> None:
-    changed = sum(len(ids) for ids in changes)
-    rows = sum(table.shape[0] for table in base.tables)
-    if changed > ratio_max * rows:
-        shares = ", ".join(
-            f"{table.name} {len(ids) / table.shape[0]:.1%}"
-            for table, ids in zip(base.tables, changes, strict=True)
-        )
-        raise FailedPrecondition(
-            f"{changed / rows:.1%} of the rows have changed ({shares}), and at most {ratio_max:.1%} may: "
-            "export a new base, or train as docs/delta.md says"
-        )
-
-
-def _tensors(values: Mapping[str, Any], changes: Sequence[Ids], base: Base) -> dict[str, Any]:
+def _tensors(
+    values: Mapping[str, Any], changes: Sequence[TableChange], base: Base
+) -> dict[str, Any]:
     """The contents of the delta's own shard, by key."""
     tables = {table.key for table in base.tables}
     found = {key: snapshot(item) for key, item in values.items() if key not in tables}
-    for table, ids in zip(base.tables, changes, strict=True):
-        found[table.ids_key] = tf.constant(ids, tf.int64)
+    for table, change in zip(base.tables, changes, strict=True):
+        found[table.ids_key] = tf.constant(change.ids, tf.int64)
         found[table.rows_key] = tf.gather(snapshot(values[table.key]), found[table.ids_key])
     return found
-
-
-def _write_checkpoint(
-    index: CheckpointIndex,
-    linked_keys: Sequence[str],
-    tensors: Mapping[str, Any],
-    version: Path,
-    *,
-    may_copy: bool,
-) -> None:
-    """Writes the checkpoint of `version`: the variables of `linked_keys` in links to the base's shards.
-
-    Each part is a checkpoint of its own until TensorFlow merges them: it renames the shards and writes one
-    index of all.
-    """
-    prefix = version / PREFIX
-    parts = [prefix.parent / name / "part" for name in ("linked", "own")]
-    for part in parts:
-        part.parent.mkdir(parents=True)
-    _link_part(index, linked_keys, parts[0], may_copy=may_copy)
-    tf.raw_ops.SaveV2(
-        prefix=str(parts[1]),
-        tensor_names=list(tensors),
-        shape_and_slices=[""] * len(tensors),
-        tensors=list(tensors.values()),
-    )
-    tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[str(part) for part in parts], destination_prefix=str(prefix)
-    )
-    for part in parts:
-        shutil.rmtree(part.parent, ignore_errors=True)
-
-
-def _link_part(index: CheckpointIndex, keys: Sequence[str], part: Path, *, may_copy: bool) -> None:
-    shards = sorted({index.entries[key].shard_id for key in keys})
-    entries = {}
-    for key in keys:
-        entries[key] = type(index.entries[key]).FromString(index.entries[key].SerializeToString())
-        entries[key].shard_id = shards.index(entries[key].shard_id)
-    for number, shard in enumerate(shards):
-        target = shard_path(part, number, len(shards))
-        link_file(index.shard(shard), target, may_copy=may_copy)
-    write_index(part, len(shards), entries)
-
-
-def _write_fingerprint(base: Path, version: Path) -> None:
-    """Writes the base's fingerprint with the hash of this checkpoint, and an id of its own."""
-    source = base / FINGERPRINT_FILE
-    if not source.is_file():
-        return
-    fingerprint = fingerprint_pb2.FingerprintDef.FromString(source.read_bytes())
-    contents = np.frombuffer(index_path(version / PREFIX).read_bytes(), np.uint8)
-    hashed = tf.fingerprint(contents[np.newaxis]).numpy()
-    fingerprint.checkpoint_hash = int.from_bytes(hashed.tobytes(), "little")
-    fingerprint.uuid = str(uuid.uuid4().int)
-    (version / FINGERPRINT_FILE).write_bytes(fingerprint.SerializeToString())
-
-
-def _own_bytes(version: Path) -> int:
-    """The bytes of the files that are not links to another version's."""
-    files = [path.stat() for path in version.rglob("*") if path.is_file()]
-    return sum(status.st_size for status in files if status.st_nlink == 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,33 @@ class ObjectGraph:
                     waiting.append(other)
             found |= {item.checkpoint_key: objects[node] for item in self._nodes[node].attributes}
         return found
+
+    def same_values(self, other: ObjectGraph, node: int) -> Mapping[str, str]:
+        """The keys of this graph's values, and those that the same values have below `node` of `other`."""
+        found: dict[str, str] = {}
+        places = {self.root: node}
+        waiting = [self.root]
+        while waiting:
+            mine = waiting.pop()
+            theirs = other.children(places[mine])
+            for name, child in self.children(mine).items():
+                if name in theirs and child not in places:
+                    places[child] = theirs[name]
+                    waiting.append(child)
+            keys = {item.name: item.checkpoint_key for item in other.attributes(places[mine])}
+            for item in self.attributes(mine):
+                if item.name in keys:
+                    found[item.checkpoint_key] = keys[item.name]
+        return found
+
+    def attributes(self, node: int) -> Sequence[Any]:
+        attributes: Sequence[Any] = self._nodes[node].attributes
+        return attributes
+
+
+def is_graph_of_base(graph: ObjectGraph) -> bool:
+    """True for a base and for its deltas."""
+    return graph.children(graph.root).keys() >= CHANGES
 
 
 def read_object_graph(version: Path) -> ObjectGraph:

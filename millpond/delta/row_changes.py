@@ -60,8 +60,38 @@ class StoredRows:
             done += count
         return view
 
+    def rows_of(self, ids: Ids) -> NDArray[np.uint8]:
+        """The bytes of the rows `ids`, a row each. Raises OSError, and ValueError if the file is too short."""
+        table = np.memmap(self._path, np.uint8, "r", self._offset, (self.shape[0], self.row_bytes))
+        return np.asarray(table[ids])
+
     def close(self) -> None:
         self._file.close()
+
+
+class PatchedRows:
+    """The rows of a table, with those of a delta in their place. `ids` are ascending."""
+
+    def __init__(self, table: StoredRows, ids: Ids, rows: NDArray[np.uint8]) -> None:
+        self.shape = table.shape
+        self.row_bytes = table.row_bytes
+        self._table = table
+        self._ids = ids
+        self._rows = rows
+
+    def piece(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """See `TableRows`, and `StoredRows.piece` for the errors."""
+        found = self._table.piece(start, stop)
+        first, last = np.searchsorted(self._ids, [start, stop])
+        found.reshape(-1, self.row_bytes)[self._ids[first:last] - start] = self._rows[first:last]
+        return found
+
+    def rows_of(self, ids: Ids) -> NDArray[np.uint8]:
+        """See `StoredRows.rows_of`."""
+        found = self._table.rows_of(ids)
+        _, places, patches = np.intersect1d(ids, self._ids, return_indices=True)
+        found[places] = self._rows[patches]
+        return found
 
 
 class LiveRows:

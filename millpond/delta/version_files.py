@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,19 +47,22 @@ def written_beside(path: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def link_all_but_variables(base: Path, partial: Path, *, may_copy: bool) -> None:
-    """Links graph, assets and whatever else a base has, except for its checkpoint and its fingerprint.
+def link_tree(
+    source: Path, target: Path, leave_out: Collection[str] = (), *, may_copy: bool
+) -> None:
+    """Links all files below `source` into `target`, except for what `leave_out` names right below it.
 
     Raises the errors of `link_file`.
     """
-    for folder, folders, names in os.walk(base):
-        relative = Path(folder).relative_to(base)
+    for folder, folders, names in os.walk(source):
+        relative = Path(folder).relative_to(source)
         if relative == Path():
-            folders.remove(VARIABLES)
-        (partial / relative).mkdir(exist_ok=True)
+            folders[:] = [name for name in folders if name not in leave_out]
+        (target / relative).mkdir(exist_ok=True)
         for name in names:
-            if relative / name != Path(FINGERPRINT_FILE):
-                link_file(Path(folder, name), partial / relative / name, may_copy=may_copy)
+            if relative == Path() and name in leave_out:
+                continue
+            link_file(Path(folder, name), target / relative / name, may_copy=may_copy)
 
 
 def link_file(source: Path, target: Path, *, may_copy: bool) -> None:

@@ -72,6 +72,9 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "demo-model": Command(
             "demo_model:run", "export the CTR model that the demo and the measurements use"
         ),
+        "delta": Command(
+            "millpond.delta_command:run", "write a version that has only the rows that changed"
+        ),
         "help": Command(
             "help_pages:run", "print a page of the documents, or the help of a command or flag"
         ),

@@ -668,3 +668,184 @@ def test_model_without_signature_is_refused(
         model.table = tf.Variable(tf.zeros([4, 1]))
     with pytest.raises(MillpondError, match=text):
         export_base(model, tmp_path / "1", table_bytes_min=0)
+
+
+# --- Two versions -----------------------------------------------------------------------------------------------
+
+
+class PlainModel(TrainedModel):
+    """A model whose versions are ordinary ones, and whose function is traced for each of them.
+
+    So functions and captures have other names in each export, as after more steps of training.
+    """
+
+    scale = 1.0
+    order = (0, 1)
+
+    def export(self, version: int) -> Path:
+        import tensorflow as tf
+
+        def answer(ids: Any) -> dict[str, Any]:
+            tables = [self.module.tables[number] for number in self.order]
+            found = [tf.nn.embedding_lookup(table, ids) for table in tables]
+            return {"y": tf.matmul(tf.concat(found, 1), self.module.dense) * self.scale}
+
+        path = self.base_path / str(version)
+        spec = tf.TensorSpec([None], tf.int64, name="ids")
+        signature = tf.function(answer, input_signature=[spec])
+        tf.saved_model.save(self.module, str(path), signatures=signature)
+        return path
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> PlainModel:
+    return PlainModel(tmp_path / "model", rows=4000)
+
+
+NAMES = ("tables/0", "tables/1")
+
+
+def test_delta_of_two_plain_versions_is_the_new_one(plain: PlainModel) -> None:
+    from millpond.delta import delta_of_versions
+
+    old = plain.export(1)
+    before = plain.answer(IDS)
+    plain.train()
+    new = plain.export(2)
+    delta = delta_of_versions(old, new, plain.base_path / "3", table_names=NAMES)
+    assert dict(delta.changed_rows) == {"tables/0": 10, "tables/1": 10}
+    for answer in (loaded_answer, session_answer):
+        assert answer(delta.path, IDS).tobytes() == plain.answer(IDS).tobytes()
+        assert answer(old, IDS).tobytes() == before.tobytes()
+    assert signatures_of(delta.path) == signatures_of(new)
+    (linked,) = (path for path in delta.path.rglob("*.data-*") if path.stat().st_nlink > 1)
+    shard = variables(old).with_name("variables.data-00000-of-00001")
+    assert linked.stat().st_ino == shard.stat().st_ino
+
+
+def signatures_of(version: Path) -> Any:
+    """The signatures of a version: of each the names, types and shapes, without the names of nodes."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    saved = saved_model_pb2.SavedModel.FromString((version / "saved_model.pb").read_bytes())
+    (graph,) = saved.meta_graphs
+    return {
+        key: [
+            {name: (info.dtype, str(info.tensor_shape)) for name, info in tensors.items()}
+            for tensors in (signature.inputs, signature.outputs)
+        ]
+        for key, signature in graph.signature_def.items()
+    }
+
+
+def test_delta_of_two_versions_may_be_a_base_of_more(plain: PlainModel) -> None:
+    from millpond.delta import delta_of_versions, export_delta, open_base
+
+    old = plain.export(1)
+    plain.train()
+    first = delta_of_versions(old, plain.export(2), plain.base_path / "3", table_names=NAMES)
+    assert [table.name for table in open_base(first.path).tables] == ["table_0", "table_1"]
+    plain.train()
+    second = export_delta(plain.module, first.path, plain.base_path / "4")
+    assert loaded_answer(second.path, IDS).tobytes() == plain.answer(IDS).tobytes()
+    third = delta_of_versions(first.path, second.path, plain.base_path / "5")
+    assert loaded_answer(third.path, IDS).tobytes() == plain.answer(IDS).tobytes()
+    assert third.changed_rows == second.changed_rows
+
+
+def test_delta_of_two_bases_is_of_the_first(tmp_path: Path) -> None:
+    from millpond.delta import delta_of_versions
+
+    model = TrainedModel(tmp_path)
+    old = model.export_base(1)
+    model.train()
+    new = model.export_base(2)
+    (new / "assets.extra").mkdir()
+    (new / "assets.extra" / "note").write_text("new")
+    delta = delta_of_versions(old, new, tmp_path / "3")
+    assert loaded_answer(delta.path, IDS).tobytes() == model.answer(IDS).tobytes()
+    assert set(delta.changed_rows.values()) == {10}
+    assert (delta.path / "assets.extra" / "note").read_text() == "new"
+    graph = "saved_model.pb"
+    assert (delta.path / graph).stat().st_ino == (old / graph).stat().st_ino
+
+
+def test_delta_of_keras_exports_keeps_vocabularies(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from millpond.delta import delta_of_versions
+
+    model, tables, _, inputs = keras_functional()
+    model.export(tmp_path / "1", verbose=False)
+    for table in tables:
+        table.assign(tf.tensor_scatter_nd_add(table, [[1], [2]], tf.ones([2, 4])))
+    model.export(tmp_path / "2", verbose=False)
+    delta = delta_of_versions(tmp_path / "1", tmp_path / "2", tmp_path / "3", table_bytes_min=100)
+    found = [
+        tf.saved_model.load(str(path)).signatures["serving_default"](**inputs)["output_0"].numpy()
+        for path in (tmp_path / "2", delta.path)
+    ]
+    assert found[0].tobytes() == found[1].tobytes()
+    # Keras writes each variable twice: its own, and that of TensorFlow in it.
+    assert list(delta.changed_rows.values()) == [2, 2, 2, 2]
+
+
+def test_other_graph_is_refused(plain: PlainModel) -> None:
+    from millpond.delta import delta_of_versions
+
+    old = plain.export(1)
+    plain.scale = 2.0
+    with pytest.raises(FailedPrecondition, match="have different graphs"):
+        delta_of_versions(old, plain.export(2), plain.base_path / "3", table_names=NAMES)
+    assert sorted(os.listdir(plain.base_path)) == ["1", "2"]
+
+
+def test_swapped_variables_are_another_graph(plain: PlainModel) -> None:
+    from millpond.delta import delta_of_versions
+
+    old = plain.export(1)
+    plain.module.tables = list(plain.module.tables)[::-1]
+    # The function still asks for the same two variables in the same order.
+    plain.order = (1, 0)
+    with pytest.raises(FailedPrecondition, match="have different graphs"):
+        delta_of_versions(old, plain.export(2), plain.base_path / "3", table_names=NAMES)
+
+
+def test_other_asset_is_refused(plain: PlainModel) -> None:
+    from millpond.delta import delta_of_versions
+
+    versions = plain.export(1), plain.export(2)
+    for number, version in enumerate(versions):
+        (version / "assets").mkdir(exist_ok=True)
+        (version / "assets" / "words").write_text(f"{number}")
+    with pytest.raises(FailedPrecondition, match="the asset words differs"):
+        delta_of_versions(*versions, plain.base_path / "3", table_names=NAMES)
+
+
+def test_unknown_name_of_a_table_is_refused(plain: PlainModel) -> None:
+    from millpond.delta import delta_of_versions
+
+    versions = plain.export(1), plain.export(2)
+    with pytest.raises(
+        InvalidArgument, match=r"x is no table: there are dense, tables/0, tables/1"
+    ):
+        delta_of_versions(*versions, plain.base_path / "3", table_names=["x"])
+    with pytest.raises(InvalidArgument, match="has no table of 1048576 bytes"):
+        delta_of_versions(*versions, plain.base_path / "3")
+
+
+def test_delta_command_prints_what_it_wrote(
+    plain: PlainModel, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from serving.commands.cli import main
+
+    plain.export(1)
+    plain.train()
+    plain.export(2)
+    words = [str(plain.base_path / name) for name in ("1", "2", "3")]
+    assert main(["delta", *words, *(f"--table={name}" for name in NAMES)]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith("tables/0: 10 rows\ntables/1: 10 rows\n")
+    assert f"{words[2]}: 0.25% of the rows, " in out
+    assert main(["delta", *words]) == 1
+    assert "exists already" in capfd.readouterr().err

@@ -1,0 +1,129 @@
+"""Writes the checkpoint and the fingerprint of a delta version."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import fingerprint_pb2
+
+from millpond.delta.checkpoint_index import CheckpointIndex, index_path, shard_path, write_index
+from millpond.delta.row_changes import Ids
+from millpond.delta.version_files import FINGERPRINT_FILE, PREFIX, link_file
+from serving.base.errors import FailedPrecondition
+
+CHANGED_RATIO_MAX = 0.2
+"""The largest share of all rows that a delta may have. Above it, a new base costs a server little more."""
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """The rows of a table that a delta has."""
+
+    name: str
+    row_count: int
+    ids: Ids
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A delta version that was written: how many rows it changes, and the bytes that are its own."""
+
+    path: Path
+    changed_rows: Mapping[str, int]
+    row_count: int
+    written_bytes: int
+
+    @property
+    def changed_ratio(self) -> float:
+        return sum(self.changed_rows.values()) / self.row_count
+
+
+def written_delta(path: Path, changes: Sequence[TableChange], written_bytes: int) -> Delta:
+    counts = {item.name: len(item.ids) for item in changes}
+    return Delta(path, counts, sum(item.row_count for item in changes), written_bytes)
+
+
+def refuse_large(changes: Sequence[TableChange], ratio_max: float) -> None:
+    """Raises FailedPrecondition if more than `ratio_max` of all rows have changed."""
+    changed = sum(len(item.ids) for item in changes)
+    rows = sum(item.row_count for item in changes)
+    if changed > ratio_max * rows:
+        shares = ", ".join(f"{item.name} {len(item.ids) / item.row_count:.1%}" for item in changes)
+        raise FailedPrecondition(
+            f"{changed / rows:.1%} of the rows have changed ({shares}), and at most {ratio_max:.1%} may: "
+            "export a new base, or train as docs/delta.md says"
+        )
+
+
+def write_checkpoint(
+    index: CheckpointIndex,
+    linked: Mapping[str, str],
+    tensors: Mapping[str, Any],
+    version: Path,
+    *,
+    may_copy: bool,
+) -> None:
+    """Writes the checkpoint of `version`: `tensors`, and variables in links to the shards of `index`.
+
+    `linked` has the keys that these variables get, and those that they have in `index`.
+
+    Each part is a checkpoint of its own until TensorFlow merges them: it renames the shards and writes one
+    index of all.
+    """
+    prefix = version / PREFIX
+    parts = [prefix.parent / name / "part" for name in ("linked", "own")]
+    for part in parts:
+        part.parent.mkdir(parents=True)
+    _link_part(index, linked, parts[0], may_copy=may_copy)
+    tf.raw_ops.SaveV2(
+        prefix=str(parts[1]),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=list(tensors.values()),
+    )
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[str(part) for part in parts], destination_prefix=str(prefix)
+    )
+    for part in parts:
+        shutil.rmtree(part.parent, ignore_errors=True)
+
+
+def _link_part(
+    index: CheckpointIndex, linked: Mapping[str, str], part: Path, *, may_copy: bool
+) -> None:
+    shards = sorted({index.entries[key].shard_id for key in linked.values()})
+    entries = {}
+    for new_key, key in linked.items():
+        entry = type(index.entries[key]).FromString(index.entries[key].SerializeToString())
+        entry.shard_id = shards.index(entry.shard_id)
+        entries[new_key] = entry
+    for number, shard in enumerate(shards):
+        target = shard_path(part, number, len(shards))
+        link_file(index.shard(shard), target, may_copy=may_copy)
+    write_index(part, len(shards), entries)
+
+
+def write_fingerprint(base: Path, version: Path) -> None:
+    """Writes the base's fingerprint with the hash of this checkpoint, and an id of its own."""
+    source = base / FINGERPRINT_FILE
+    if not source.is_file():
+        return
+    fingerprint = fingerprint_pb2.FingerprintDef.FromString(source.read_bytes())
+    contents = np.frombuffer(index_path(version / PREFIX).read_bytes(), np.uint8)
+    hashed = tf.fingerprint(contents[np.newaxis]).numpy()
+    fingerprint.checkpoint_hash = int.from_bytes(hashed.tobytes(), "little")
+    fingerprint.uuid = str(uuid.uuid4().int)
+    (version / FINGERPRINT_FILE).write_bytes(fingerprint.SerializeToString())
+
+
+def own_bytes(version: Path) -> int:
+    """The bytes of the files that are not links to another version's."""
+    files = [path.stat() for path in version.rglob("*") if path.is_file()]
+    return sum(status.st_size for status in files if status.st_nlink == 1)
