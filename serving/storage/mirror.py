@@ -28,6 +28,7 @@ from serving.storage.fsspec_store import reading_threads
 from serving.storage.mirror_plan import (
     MirrorView,
     RemoteVersion,
+    copied_files,
     listed,
     mirror_notes,
     next_copy,
@@ -247,6 +248,7 @@ class Mirror:
             store=self._store,
             name=name,
             experience=self._experience,
+            copied=self._copied_files(),
         )
         try:
             if not self._advance(copy, item):
@@ -255,6 +257,7 @@ class Mirror:
             self._listed[version] = again
             if contents(again.objects) != contents(item.objects):
                 return
+            linked_bytes = copy.linked_bytes()
             published = copy.publish(
                 lambda directory: self._checked(directory, again),
                 lambda: version in self._in_use() - self._failed_versions(),
@@ -270,8 +273,21 @@ class Mirror:
                 self._listed[version], refusal=reason, refused_at_ns=now_ns
             )
             return
-        self._log("store_copy_complete", version=version, bytes=total_bytes(item.objects))
+        self._log(
+            "store_copy_complete",
+            version=version,
+            bytes=total_bytes(item.objects),
+            linked_bytes=linked_bytes,
+        )
         self._versions.files_changed()
+
+    def _copied_files(self) -> Mapping[tuple[str, int], Path]:
+        """A file of each content that is in the cache already."""
+        local, _ = local_versions(self._directory)
+        return {
+            content: self._directory / str(version) / path
+            for content, (version, path) in copied_files(local).items()
+        }
 
     def _advance(self, copy: VersionCopy, item: RemoteVersion) -> bool:
         """Copies on for one period. Raises what the copy raises."""

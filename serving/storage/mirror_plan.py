@@ -8,8 +8,8 @@ from serving.source.notes import Note
 from serving.storage.stored_objects import (
     Objects,
     contents,
+    distinct_bytes,
     fault_of_objects,
-    total_bytes,
 )
 
 SETTLE_NS = 2 * NS_PER_SECOND
@@ -176,17 +176,26 @@ def to_evict(view: MirrorView, selected: frozenset[int], incoming: int | None) -
 
     `incoming` is the version that is copied next. A copy that is selected or in use is never deleted.
     """
-    sizes = {version: total_bytes(objects) for version, objects in view.local.items()}
-    total = sum(sizes.values())
-    if incoming is not None and incoming not in sizes:
-        total += total_bytes(view.listed[incoming].objects)
+    kept = dict(view.local)
+    if incoming is not None and incoming not in kept:
+        kept[incoming] = view.listed[incoming].objects
     evicted = []
-    for version in sorted(sizes.keys() - selected - view.in_use):
-        if total <= view.budget_bytes:
+    for version in sorted(view.local.keys() - selected - view.in_use):
+        if distinct_bytes(kept.values()) <= view.budget_bytes:
             break
-        total -= sizes[version]
+        del kept[version]
         evicted.append(version)
     return tuple(evicted)
+
+
+def copied_files(local: Mapping[int, Objects]) -> Mapping[tuple[str, int], tuple[int, str]]:
+    """The version and path of a file of each content that a whole copy has already."""
+    return {
+        content: (version, item.path)
+        for version, objects in sorted(local.items())
+        for item in objects
+        if (content := item.file_content) is not None
+    }
 
 
 def mirror_notes(view: MirrorView, selected: frozenset[int]) -> frozenset[Note]:
@@ -214,7 +223,7 @@ def mirror_notes(view: MirrorView, selected: frozenset[int]) -> frozenset[Note]:
         if view.local and view.keeps_last:
             notes.add(Note.of("last_version_gone_from_store", kept=tuple(sorted(view.local))))
     kept = selected | view.in_use
-    kept_bytes = sum(total_bytes(o) for version, o in view.local.items() if version in kept)
+    kept_bytes = distinct_bytes(o for version, o in view.local.items() if version in kept)
     if kept_bytes > view.budget_bytes:
         notes.add(
             Note.of(

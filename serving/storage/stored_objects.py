@@ -1,6 +1,7 @@
 """The values of a store: the objects of a version, and the protocol that reads them."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
@@ -12,6 +13,9 @@ JOURNAL_NAME = ".millpond-copy.json"
 """The file of a copied version that lists its objects. A store's own object of that name is left out."""
 
 _GRAPH_NAMES = frozenset({"saved_model.pb", "saved_model.pbtxt"})
+
+# The ETag of S3 for an object that was uploaded in parts: the MD5 of the MD5s of the parts, and their count.
+_DIGEST_OF_PARTS = re.compile(r"[0-9a-f]{32}-[0-9]+")
 
 
 class StoreError(Unavailable):
@@ -38,6 +42,15 @@ class StoredObject:
     def content(self) -> tuple[str, int, str]:
         """Equal for two objects of the same content, as far as the store shows it."""
         return self.path, self.size, self.tag
+
+    @property
+    def file_content(self) -> tuple[str, int] | None:
+        """Equal for two files of the same bytes, wherever they are in the store; None if it is unknown.
+
+        An encrypted object of S3 has an ETag that is no digest, and that no other object has.
+        """
+        digest = self.digest or (self.tag if _DIGEST_OF_PARTS.fullmatch(self.tag) else "")
+        return (digest, self.size) if digest else None
 
 
 Objects = tuple[StoredObject, ...]
@@ -67,6 +80,14 @@ def contents(objects: Objects) -> tuple[tuple[str, int, str], ...]:
 
 def total_bytes(objects: Objects) -> int:
     return sum(item.size for item in objects)
+
+
+def distinct_bytes(versions: Iterable[Objects]) -> int:
+    """The bytes on the disk of these versions, of which files with the same bytes are linked."""
+    files = [item for objects in versions for item in objects]
+    shared = {item.file_content for item in files} - {None}
+    own_bytes = sum(item.size for item in files if item.file_content is None)
+    return own_bytes + sum(content[1] for content in shared if content is not None)
 
 
 def fault_of_objects(objects: Objects) -> str:

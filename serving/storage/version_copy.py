@@ -10,9 +10,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from serving.base.directory_files import opened_directory, replace_file, sync_directory
 from serving.base.errors import DataLoss, FailedPrecondition
@@ -109,14 +110,19 @@ class VersionCopy:
         store: ObjectStore,
         name: str,
         experience: Experience,
+        copied: Mapping[tuple[str, int], Path] = MappingProxyType({}),
     ) -> None:
-        """`name` is the version's directory in the store, which may be spelled like "007"."""
+        """`name` is the version's directory in the store, which may be spelled like "007".
+
+        `copied` are files of other copies by their contents. The copy gets links to them.
+        """
         self._base = base
         self._version = version
         self._objects = objects
         self._store = store
         self._name = name
         self._experience = experience
+        self._copied = copied
         self._partial = partial_directory(base, version)
 
     def advance(self, is_over: Callable[[], bool]) -> bool:
@@ -126,6 +132,10 @@ class VersionCopy:
         """
         self._begin()
         return all(self._copy_file(item, is_over) for item in self._objects)
+
+    def linked_bytes(self) -> int:
+        """The bytes that were not read from the store. Call it before `publish`. Raises OSError."""
+        return sum(item.size for item in self._objects if _is_linked(self._partial / item.path))
 
     def publish(
         self, check: FilesCheck, is_held: Callable[[], bool] | None = None
@@ -176,6 +186,8 @@ class VersionCopy:
         if _is_marked(path):
             return True
         path.parent.mkdir(parents=True, exist_ok=True)
+        if self._link(item, path):
+            return True
         with path.open("ab") as file:
             if file.tell() > item.size:
                 file.truncate(0)
@@ -191,6 +203,21 @@ class VersionCopy:
             return False
         # A file that was checked is read-only, and is not hashed again.
         path.chmod(0o444)
+        return True
+
+    def _link(self, item: StoredObject, path: Path) -> bool:
+        """Makes `path` a link to a file of another copy that has these bytes; False if there is none."""
+        content = item.file_content
+        other = self._copied.get(content) if content is not None else None
+        # A file that was checked is read-only. A writable one may have been changed since.
+        if other is None or not _is_marked(other) or other.stat().st_size != item.size:
+            return False
+        try:
+            path.unlink(missing_ok=True)
+            os.link(other, path)
+        except OSError:
+            # The file system has no links, or no more of this file: the bytes are read instead.
+            return False
         return True
 
     def _read(self, item: StoredObject, offset: int) -> bytes:
@@ -231,7 +258,9 @@ class VersionCopy:
             return
         for item in self._objects:
             time_ns = item.modified_ns or max(known)
-            os.utime(self._partial / item.path, ns=(time_ns, time_ns))
+            # A server knows a file that it has read by its time. So a link keeps that of the other copy.
+            if not _is_linked(self._partial / item.path):
+                os.utime(self._partial / item.path, ns=(time_ns, time_ns))
         journal = self._partial / JOURNAL_NAME
         os.utime(journal, ns=(max(known), max(known)))
         for directory, _, _ in os.walk(self._partial):
@@ -268,13 +297,17 @@ def read_journal(directory: Path) -> Objects:
     """Reads the objects of the journal; () if there is no journal that can be read."""
     try:
         rows = json.loads((directory / JOURNAL_NAME).read_bytes())
-        return tuple(StoredObject(str(path), int(size), str(tag)) for path, size, tag in rows)
+        # A journal of before links has no digests.
+        return tuple(
+            StoredObject(str(path), int(size), str(tag), digest="".join(digest))
+            for path, size, tag, *digest in rows
+        )
     except (OSError, ValueError, TypeError):
         return ()
 
 
 def _write_journal(directory: Path, objects: Objects) -> None:
-    rows = json.dumps([item.content for item in objects]).encode()
+    rows = json.dumps([(*item.content, item.digest) for item in objects]).encode()
     with opened_directory(directory) as descriptor:
         replace_file(descriptor, JOURNAL_NAME, [rows], _JOURNAL_MODE)
 
@@ -312,6 +345,10 @@ def _is_marked(path: Path) -> bool:
         return path.stat().st_mode & 0o777 == 0o444
     except FileNotFoundError:
         return False
+
+
+def _is_linked(path: Path) -> bool:
+    return path.stat().st_nlink > 1
 
 
 def _files_below(directory: Path) -> Iterator[str]:

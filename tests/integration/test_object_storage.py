@@ -18,6 +18,7 @@ from serving.storage.mirrors import mirror_name
 from serving.storage.version_copy import partial_directory
 from tests.integration.clients import is_right, wait_for_states, wait_until
 from tests.integration.conftest import StartServer
+from tests.integration.delta_exports import TrainedModel
 from tests.integration.exports import ScaleModel
 from tests.integration.logs import logged, wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
@@ -148,6 +149,30 @@ def test_uploaded_versions_are_swapped(
     assert stored.cached() == {"1", "2"}
     with Client(model.server.target) as client:
         wait_for_states(client, model.name, {1: END, 2: AVAILABLE})
+
+
+def test_delta_brings_only_its_rows_from_the_store(
+    s3: S3Server, stored: StoredModel, tmp_path: Path
+):
+    trained = TrainedModel(tmp_path / "trained", rows=20_000)
+    s3.upload(trained.export_base(1), f"{stored.key}/1")
+    model = stored.add()
+    model.wait_until_available(1)
+    trained.train()
+    s3.upload(trained.export_delta(2), f"{stored.key}/2")
+    model.wait_until_available(2)
+    shards = [
+        (stored.mirror / version / "variables" / "variables.data-00000-of-00002").stat()
+        for version in ("1", "2")
+    ]
+    assert shards[0].st_size == 2 * 20_000 * 8 * 4
+    assert shards[0].st_ino == shards[1].st_ino
+    (copied,) = logged(model.server, "store_copy_complete", model=model.name, version=2)
+    assert copied["bytes"] - copied["linked_bytes"] < 10_000
+    ids = np.arange(100)
+    with Client(model.server.target) as client:
+        found = client.predict(model.name, {"ids": ids}).outputs["y"]
+    assert found.tobytes() == trained.answer(ids).tobytes()
 
 
 def test_version_removed_from_the_store_is_unloaded(

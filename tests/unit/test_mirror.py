@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from hashlib import md5
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,21 @@ def test_old_versions_go_by_the_budget(tmp_path: Path):
         world.look_until_idle()
         world.versions.used = {1}
     assert set(world.local()) == {1, 4, 5}
+
+
+def test_restarted_mirror_links_what_it_has(world: MirrorWorld):
+    world.store.digest_of = lambda data: (f"md5:{md5(data).hexdigest()}", True)
+    world.store.upload_version(6)
+    world.look_until_idle()
+    world.restart()
+    world.versions.used = {6}
+    world.store.upload_version(7)
+    world.store.upload("7", "variables/variables.data", world.stored(6)["variables/variables.data"])
+    reads: list[str] = []
+    world.store.before_read = lambda name, path: reads.append(f"{name}/{path}")
+    world.look_until_idle()
+    assert world.local()[7] == world.stored(7)
+    assert reads == ["7/saved_model.pb"]
 
 
 def test_full_disk_deletes_all_spare_versions(world: MirrorWorld):

@@ -12,6 +12,7 @@ from serving.storage.mirror_plan import (
     SETTLE_NS,
     MirrorView,
     RemoteVersion,
+    copied_files,
     listed,
     mirror_notes,
     next_copy,
@@ -169,6 +170,23 @@ def test_lowest_versions_go_for_the_budget():
     assert to_evict(full, frozenset({5}), 5) == (1, 2)
     assert to_evict(replace(full, in_use=frozenset({1})), frozenset({5}), 5) == (2, 3)
     assert to_evict(replace(full, budget_bytes=50), frozenset({5}), 5) == ()
+
+
+def test_linked_versions_take_the_budget_once():
+    table = StoredObject("table", 100, digest="md5:a")
+    local = {version: (table, StoredObject("rows", 5)) for version in (1, 2, 3)}
+    seen = view(1, 2, 3, 4, local=local, listed={4: remote(local[1])}, budget_bytes=120)
+    assert to_evict(seen, frozenset({4}), 4) == ()
+    assert to_evict(replace(seen, budget_bytes=114), frozenset({4}), 4) == (1, 2)
+    over = replace(seen, budget_bytes=100)
+    (note,) = mirror_notes(replace(over, remote=frozenset({1})), frozenset({1, 2}))
+    assert dict(note.values)["needed_bytes"] == 110
+
+
+def test_copied_files_are_found_by_content():
+    table = StoredObject("table", 100, digest="md5:a")
+    local = {7: (table, StoredObject("rows", 5)), 8: (), 9: (replace(table, path="other"),)}
+    assert copied_files(local) == {("md5:a", 100): (9, "other")}
 
 
 def test_budget_below_the_selected_versions_is_noted():

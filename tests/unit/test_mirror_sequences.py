@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from hashlib import md5
 from pathlib import Path
 
 from hypothesis import Phase, settings
@@ -26,14 +27,19 @@ class MirrorSequences(RuleBasedStateMachine):
         self.failures = 0
 
     @initialize(
-        latest=st.integers(1, 2), keeps_last=st.booleans(), budget=st.sampled_from([0, 50, 10**6])
+        latest=st.integers(1, 2),
+        keeps_last=st.booleans(),
+        budget=st.sampled_from([0, 50, 10**6]),
+        has_digests=st.booleans(),
     )
-    def begin(self, latest: int, keeps_last: bool, budget: int) -> None:
+    def begin(self, latest: int, keeps_last: bool, budget: int, has_digests: bool) -> None:
         self.world = MirrorWorld(
             self.directory, latest=latest, keeps_last=keeps_last, budget_bytes=budget
         )
         self.world.store.read_bytes_max = 7
         self.world.store.before_read = self._before_read
+        if has_digests:
+            self.world.store.digest_of = lambda data: (f"md5:{md5(data).hexdigest()}", True)
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -50,6 +56,16 @@ class MirrorSequences(RuleBasedStateMachine):
     def upload(self, version: int, size: int) -> None:
         self.world.store.upload_version(version, size)
         self.whole.setdefault(version, []).append(self.world.stored(version))
+
+    @rule(version=VERSIONS, other=VERSIONS)
+    def upload_same_variables(self, version: int, other: int) -> None:
+        """The variables of another version, as those of a delta's base."""
+        variables = self.world.store.contents.get(str(other), {}).get("variables/variables.data")
+        if variables is not None:
+            self.upload(version, 0)
+            self.whole[version].pop()
+            self.world.store.upload(str(version), "variables/variables.data", variables[0])
+            self.whole[version].append(self.world.stored(version))
 
     @rule(version=VERSIONS)
     def upload_half(self, version: int) -> None:

@@ -1,6 +1,12 @@
 import pytest
 
-from serving.storage.stored_objects import StoredObject, contents, fault_of_objects, total_bytes
+from serving.storage.stored_objects import (
+    StoredObject,
+    contents,
+    distinct_bytes,
+    fault_of_objects,
+    total_bytes,
+)
 
 GRAPH = StoredObject("saved_model.pb", 3, "a")
 
@@ -9,6 +15,33 @@ def test_content_is_path_size_and_tag():
     other = StoredObject("saved_model.pb", 3, "a", modified_ns=5, digest="md5:x")
     assert contents((GRAPH,)) == contents((other,)) == (("saved_model.pb", 3, "a"),)
     assert total_bytes((GRAPH, StoredObject("x", 4))) == 7
+
+
+MD5 = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    ("item", "known"),
+    [
+        (StoredObject("a", 3, MD5, digest=f"md5:{MD5}", is_digest_sure=False), (f"md5:{MD5}", 3)),
+        (StoredObject("a", 3, f"{MD5}-12"), (f"{MD5}-12", 3)),
+        # Neither Google's nor Azure's tags are made from the content.
+        (StoredObject("a", 3, "CJjK7f2r"), None),
+        (StoredObject("a", 3, "0x8D4BCC2E4835CD0"), None),
+        (StoredObject("a", 3, "1767312000000000000"), None),
+        (StoredObject("a", 3), None),
+    ],
+)
+def test_file_is_known_by_its_digest(item: StoredObject, known: tuple[str, int] | None):
+    assert item.file_content == known
+
+
+def test_linked_files_are_counted_once():
+    table = StoredObject("table", 100, digest="md5:a")
+    first, second = (table, StoredObject("rows", 3)), (table, StoredObject("rows", 5))
+    assert distinct_bytes([first, second]) == 108
+    assert distinct_bytes([first, (StoredObject("table", 50, digest="md5:a"),)]) == 153
+    assert distinct_bytes([]) == 0
 
 
 def test_version_needs_a_graph():

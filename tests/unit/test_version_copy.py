@@ -1,6 +1,9 @@
 """The copy of one version: it resumes, and appears only whole."""
 
+import errno
 import hashlib
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -240,3 +243,96 @@ def test_half_deleted_version_is_deleted(base: Path):
     leave_half_deleted(base)
     remove_leftovers(base)
     assert [entry.name for entry in base.iterdir()] == ["7"]
+
+
+# --- Links to other copies --------------------------------------------------------------------------------------
+
+DATA = "variables/variables.data"
+TIME_NS = 1_600_000_000 * 10**9
+
+
+@pytest.fixture
+def other(store: FakeStore, base: Path) -> Path:
+    """The copy of version 6, whose variables version 7 has too."""
+    store.digest_of = lambda data: (f"md5:{md5(data)}", True)
+    store.upload("6", "saved_model.pb", b"other")
+    store.upload("6", DATA, b"0123456789")
+    copy = VersionCopy(base, 6, store.objects("6"), store=store, name="6", experience=Experience())
+    assert copy.advance(never)
+    assert copy.publish(lambda directory: []) == []
+    os.utime(base / "6" / DATA, ns=(TIME_NS, TIME_NS))
+    return base / "6" / DATA
+
+
+def linking_copy(store: FakeStore, base: Path, other: Path) -> tuple[VersionCopy, list[str]]:
+    """The copy of version 7, and the paths that it will read from the store."""
+    reads: list[str] = []
+    store.before_read = lambda name, path: reads.append(path)
+    copied = {(f"md5:{md5(b'0123456789')}", 10): other}
+    objects = tuple(replace(item, modified_ns=TIME_NS + 5) for item in store.objects("7"))
+    copy = VersionCopy(
+        base, 7, objects, store=store, name="7", experience=Experience(), copied=copied
+    )
+    return copy, reads
+
+
+def test_file_of_another_copy_is_linked(store: FakeStore, base: Path, other: Path):
+    copy, reads = linking_copy(store, base, other)
+    assert copy.advance(never)
+    assert copy.linked_bytes() == 10
+    copy.publish(lambda directory: [])
+    assert {*reads} == {"saved_model.pb"}
+    linked = (base / "7" / DATA).stat()
+    # The time is a part of what a server knows a file by.
+    assert (linked.st_ino, linked.st_mtime_ns) == (other.stat().st_ino, TIME_NS)
+    assert (base / "7/saved_model.pb").stat().st_mtime_ns == TIME_NS + 5
+    remove_version(base, 6)
+    assert (base / "7" / DATA).read_bytes() == b"0123456789"
+
+
+def test_partly_read_file_becomes_a_link(store: FakeStore, base: Path, other: Path):
+    answers = iter([False] * 4 + [True])
+    assert not copy_of(store, base).advance(lambda: next(answers))
+    assert (partial_directory(base, 7) / DATA).stat().st_size == 8
+    copy, reads = linking_copy(store, base, other)
+    assert copy.advance(never)
+    assert reads == []
+    assert (partial_directory(base, 7) / DATA).stat().st_ino == other.stat().st_ino
+
+
+def test_changed_file_of_another_copy_is_not_linked(store: FakeStore, base: Path, other: Path):
+    other.chmod(0o644)
+    other.write_bytes(b"9876543210")
+    copy, reads = linking_copy(store, base, other)
+    assert copy.advance(never)
+    assert (copy.linked_bytes(), {*reads}) == (0, {"saved_model.pb", DATA})
+    assert (partial_directory(base, 7) / DATA).read_bytes() == b"0123456789"
+
+
+def test_truncated_file_of_another_copy_is_not_linked(store: FakeStore, base: Path, other: Path):
+    other.chmod(0o644)
+    os.truncate(other, 9)
+    other.chmod(0o444)
+    copy, _ = linking_copy(store, base, other)
+    assert copy.advance(never)
+    assert copy.linked_bytes() == 0
+
+
+def test_file_that_cannot_be_linked_is_read(
+    store: FakeStore, base: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def link(*_: object) -> None:
+        raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+
+    monkeypatch.setattr(os, "link", link)
+    copy, reads = linking_copy(store, base, other)
+    assert copy.advance(never)
+    assert {*reads} == {"saved_model.pb", DATA}
+    assert (partial_directory(base, 7) / DATA).read_bytes() == b"0123456789"
+
+
+def test_other_copy_that_is_gone_is_read_again(store: FakeStore, base: Path, other: Path):
+    copy, _ = linking_copy(store, base, other)
+    remove_version(base, 6)
+    assert copy.advance(never)
+    assert (partial_directory(base, 7) / DATA).read_bytes() == b"0123456789"

@@ -88,7 +88,7 @@ class MirrorWorld:
         return {path: data for path, (data, _) in self.store.contents[str(version)].items()}
 
     def _check(self, directory: str) -> Sequence[str]:
-        names = {path for path, _, _ in json.loads(Path(directory, JOURNAL_NAME).read_bytes())}
+        names = {path for path, *_ in json.loads(Path(directory, JOURNAL_NAME).read_bytes())}
         if "variables/variables.data" not in names:
             raise FailedPrecondition("variables are missing")
         return self.missing_assets
