@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from prometheus_client.metrics_core import Metric
-
 from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import ServableStatus
 from serving.data_plane.servables import SignatureBatching
@@ -28,7 +26,7 @@ _TIME_LABELS = edge_labels(
 _Labels = tuple[str, str, str]
 
 
-def batch_metrics(parts: MonitoredParts, statuses: Sequence[ServableStatus]) -> Iterator[Metric]:
+def batch_metrics(parts: MonitoredParts, statuses: Sequence[ServableStatus]) -> Iterator[Samples]:
     """Yields the metrics of batches. `statuses` has the versions to show."""
     states = {
         (status.id.name, str(status.id.version), state.signature): state
@@ -63,34 +61,34 @@ def _add_classes(
     samples.add_histogram(labels, edges, at_most, count=count, total=total)
 
 
-def _are_on(states: Mapping[_Labels, SignatureBatching]) -> Metric:
+def _are_on(states: Mapping[_Labels, SignatureBatching]) -> Samples:
     samples = Samples(families.BATCHING_ON)
     for labels, state in states.items():
         # The runs of several signatures at once have no state of their own.
         if state.signature:
             samples.add(labels, int(state.is_on))
-    return samples.metric
+    return samples
 
 
-def _rows_limits(batched: Mapping[_Labels, SignatureBatching]) -> Metric:
+def _rows_limits(batched: Mapping[_Labels, SignatureBatching]) -> Samples:
     samples = Samples(families.BATCH_ROWS_LIMIT)
     for labels, state in batched.items():
         samples.add(labels, state.joined_rows_max)
-    return samples.metric
+    return samples
 
 
-def _sizes(batched: Mapping[_Labels, SignatureBatching]) -> Iterator[Metric]:
+def _sizes(batched: Mapping[_Labels, SignatureBatching]) -> Iterator[Samples]:
     rows, requests = Samples(families.BATCH_ROWS), Samples(families.BATCH_REQUESTS)
     for labels, state in batched.items():
         figures = state.figures
         _add_classes(rows, labels, _SIZE_LABELS, figures.by_rows, total=figures.row_count)
         edges = edge_labels([edge for edge in _SIZE_EDGES if edge <= state.joined_requests_max])
         _add_classes(requests, labels, edges, figures.by_requests, total=figures.request_count)
-    yield rows.metric
-    yield requests.metric
+    yield rows
+    yield requests
 
 
-def _times(batched: Mapping[_Labels, SignatureBatching]) -> Iterator[Metric]:
+def _times(batched: Mapping[_Labels, SignatureBatching]) -> Iterator[Samples]:
     waits, runs = Samples(families.BATCH_WAIT), Samples(families.BATCH_RUN)
     for labels, state in batched.items():
         figures = state.figures
@@ -100,11 +98,11 @@ def _times(batched: Mapping[_Labels, SignatureBatching]) -> Iterator[Metric]:
         _add_classes(
             runs, labels, _TIME_LABELS, figures.by_run, total=figures.run_ns / NS_PER_SECOND
         )
-    yield waits.metric
-    yield runs.metric
+    yield waits
+    yield runs
 
 
-def _counts(batched: Mapping[_Labels, SignatureBatching]) -> Iterator[Metric]:
+def _counts(batched: Mapping[_Labels, SignatureBatching]) -> Iterator[Samples]:
     families_read: Mapping[MetricFamily, str] = {
         families.BATCH_PADDING_ROWS: "padding_row_count",
         families.BATCH_FAILED: "failed_batch_count",
@@ -114,4 +112,4 @@ def _counts(batched: Mapping[_Labels, SignatureBatching]) -> Iterator[Metric]:
         samples = Samples(family)
         for labels, state in batched.items():
             samples.add(labels, getattr(state.figures, name))
-        yield samples.metric
+        yield samples

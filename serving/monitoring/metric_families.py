@@ -23,7 +23,15 @@ WHOLE_COUNT_MAX = 50
 """The number of versions, those whose state changed last, that have all of their series at once.
 
 Of other versions, as on a server of a thousand models, the stages and gates of the load are not shown, and
-the latency of requests is shown from the first request on: these are nine tenths of all series.
+figures of the version that are 0 are left out, unless an alert or a rate needs the 0.
+"""
+
+BEGUN_COUNT_MAX = 10
+"""The number of versions whose histograms are shown before the first request, if the server has more than
+WHOLE_COUNT_MAX versions.
+
+Histograms are nine tenths of all series. A histogram at 0 is only needed right after a swap, so that the
+rate counts the first requests of the new version.
 """
 
 
@@ -86,7 +94,8 @@ SERVABLE_HANDLES = MetricFamily(
     name="serving_servable_handles",
     kind="gauge",
     labels=_VERSION_LABELS,
-    help="Requests that hold the version now, so that it is not unloaded.",
+    help="Requests that hold the version now, so that it is not unloaded. No series at 0 for a version "
+    "at rest.",
 )
 IN_FLIGHT_REQUESTS = MetricFamily(
     name="serving_in_flight_requests",
@@ -220,13 +229,14 @@ SERVABLE_HEALTH = MetricFamily(
     kind="gauge",
     labels=(*_VERSION_LABELS, "code"),
     help="1 with the gRPC status code of the error of the version's last load or unload; OK if it "
-    "had no error.",
+    "had no error. No series at OK for a version at rest.",
 )
 FAILED_LOADS = MetricFamily(
     name="serving_servable_failed_loads",
     kind="gauge",
     labels=_VERSION_LABELS,
-    help="Number of failed loads of the version since it was found, retries included.",
+    help="Number of failed loads of the version since it was found, retries included. No series at 0 "
+    "for a version at rest.",
 )
 LOAD_STAGE = MetricFamily(
     name="serving_load_stage_seconds",
@@ -277,7 +287,7 @@ SWAP_REQUESTS = MetricFamily(
     kind="gauge",
     labels=("model", "part"),
     help="Number of requests behind serving_swap_latency_seconds. Below 1,000 requests a p999 is "
-    "the slowest one.",
+    "the slowest one. No series for a swap without any request.",
 )
 MODEL_READY = MetricFamily(
     name="serving_model_ready",
@@ -290,8 +300,8 @@ SOURCE_STUCK = MetricFamily(
     name="serving_source_stuck",
     kind="gauge",
     labels=("model",),
-    help="1 while a scan of the model's base path hangs, so that new versions are not found. "
-    "Every configured model has a series.",
+    help="1 while a scan of the model's base path hangs, so that new versions are not found. No series "
+    "at 0 for a model at rest.",
 )
 VERSION_BLOCKED = MetricFamily(
     name="serving_version_blocked",
@@ -331,7 +341,7 @@ def _arena(kind: str, meaning: str) -> MetricFamily:
         kind="gauge",
         unit="bytes",
         labels=_VERSION_LABELS,
-        help=f"Slab of an AVAILABLE version: {meaning}",
+        help=f"Slab of an AVAILABLE version: {meaning} No series at 0 for a version at rest.",
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from resource import struct_rusage
 
-from prometheus_client.metrics_core import Metric
+from prometheus_client import ProcessCollector
 
 from serving.data_plane.loads import SlabPoolStatistics
 from serving.loading.memory_fit import UNLIMITED_BYTES
@@ -24,7 +24,11 @@ _SLAB_FAMILIES = (
 )
 
 
-def process_metrics(parts: MonitoredParts) -> Iterator[Metric]:
+# It reads /proc only when it collects.
+_STANDARD = ProcessCollector(registry=None)
+
+
+def process_metrics(parts: MonitoredParts) -> Iterator[Samples]:
     """Yields the metrics of the process. Without a slab pool, the slab families have no samples."""
     pool = parts.slab_pool
     slabs = [] if pool is None else [((), _slab_figures(pool.statistics()))]
@@ -49,6 +53,17 @@ def process_metrics(parts: MonitoredParts) -> Iterator[Metric]:
     yield _by_label(families.SPANS_DROPPED, parts.tracing.dropped_counts())
     yield _single(families.LOG_LINES_DROPPED, parts.process.dropped_line_count())
     yield _build(parts.build_info)
+    yield from _standard()
+
+
+def _standard() -> Iterator[Samples]:
+    """The figures that every exporter has under the same names; prometheus_client reads them."""
+    values = {metric.name: metric.samples[0].value for metric in _STANDARD.collect()}
+    for family in families.PROCESS_FAMILIES:
+        samples = Samples(family)
+        if family.base_name in values:
+            samples.add((), values[family.base_name])
+        yield samples
 
 
 def _slab_figures(pool: SlabPoolStatistics) -> Mapping[MetricFamily, int]:
@@ -64,40 +79,40 @@ def _slab_figures(pool: SlabPoolStatistics) -> Mapping[MetricFamily, int]:
     }
 
 
-def _single(family: MetricFamily, value: int) -> Metric:
+def _single(family: MetricFamily, value: int) -> Samples:
     samples = Samples(family)
     samples.add((), value)
-    return samples.metric
+    return samples
 
 
-def _memory_left(parts: MonitoredParts) -> Iterator[Metric]:
+def _memory_left(parts: MonitoredParts) -> Iterator[Samples]:
     available, limit = Samples(families.MEMORY_AVAILABLE), Samples(families.MODEL_MEMORY_LIMIT)
     available_bytes = parts.process.available_bytes()
     if available_bytes < UNLIMITED_BYTES:
         available.add((), available_bytes)
     if parts.model_memory_limit_bytes:
         limit.add((), parts.model_memory_limit_bytes)
-    yield available.metric
-    yield limit.metric
+    yield available
+    yield limit
 
 
-def _page_faults(usage: struct_rusage) -> Metric:
+def _page_faults(usage: struct_rusage) -> Samples:
     samples = Samples(families.PAGE_FAULTS)
     samples.add(("minor",), usage.ru_minflt)
     samples.add(("major",), usage.ru_majflt)
-    return samples.metric
+    return samples
 
 
-def _by_label(family: MetricFamily, counts: Mapping[str, int]) -> Metric:
+def _by_label(family: MetricFamily, counts: Mapping[str, int]) -> Samples:
     samples = Samples(family)
     for label, count in counts.items():
         samples.add((label,), count)
-    return samples.metric
+    return samples
 
 
-def _build(info: Mapping[str, str]) -> Metric:
+def _build(info: Mapping[str, str]) -> Samples:
     """Makes the build metric. The build info's key `millpond` is the label `version`."""
     samples = Samples(families.BUILD)
     keys = ("millpond", *families.BUILD.labels[1:])
     samples.add([info.get(key, "") for key in keys], 1)
-    return samples.metric
+    return samples

@@ -2,8 +2,6 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from prometheus_client.metrics_core import Metric
-
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
 from serving.data_plane.request_statistics import PHASES, LatencyFigures, MethodStatistics
@@ -36,13 +34,15 @@ _PARTS = tuple(phase for phase in PHASES if phase != "total")
 
 def request_metrics(
     methods: Sequence[MethodStatistics],
-    begun: Collection[tuple[str, int]],
     *,
+    whole: Collection[tuple[str, int]],
+    begun: Collection[tuple[str, int]],
     is_native: bool = False,
-) -> Iterator[Metric]:
+) -> Iterator[Samples]:
     """Yields the metrics of requests. `is_native` adds the latency as a native histogram.
 
-    The latencies of the `begun` versions are shown before their first request.
+    Before the first request of a version, its latencies are shown if the version is one of `begun`, and its
+    requests in flight if it is one of `whole`.
     """
     yield _counts(methods)
     yield _latencies(
@@ -51,7 +51,7 @@ def request_metrics(
     )
     yield _quantiles(methods)
     yield _phases(methods)
-    yield _in_flight(methods)
+    yield _in_flight(methods, whole)
 
 
 def code_name(code: int) -> str:
@@ -74,17 +74,17 @@ def _codes(item: MethodStatistics) -> list[int]:
     return sorted(codes)
 
 
-def _counts(methods: Sequence[MethodStatistics]) -> Metric:
+def _counts(methods: Sequence[MethodStatistics]) -> Samples:
     samples = Samples(families.REQUESTS)
     for item in methods:
         counts = item.count_by_code
         for code in _codes(item):
             values = (*_identity(item), item.method, code_name(code))
             samples.add(values, counts.get(code, 0))
-    return samples.metric
+    return samples
 
 
-def _latencies(methods: Sequence[MethodStatistics], *, is_native: bool) -> Metric:
+def _latencies(methods: Sequence[MethodStatistics], *, is_native: bool) -> Samples:
     samples = Samples(families.REQUEST_LATENCY)
     for item in methods:
         for code in _codes(item):
@@ -97,19 +97,19 @@ def _latencies(methods: Sequence[MethodStatistics], *, is_native: bool) -> Metri
                 samples.add_native_histogram(values, histogram)
             counts = item.cumulative_counts(code, LATENCY_EDGES_NS)
             samples.add_histogram(values, _EDGE_LABELS, counts, count=figures.count, total=seconds)
-    return samples.metric
+    return samples
 
 
-def _quantiles(methods: Sequence[MethodStatistics]) -> Metric:
+def _quantiles(methods: Sequence[MethodStatistics]) -> Samples:
     samples = Samples(families.REQUEST_LATENCY_QUANTILES)
     for item in methods:
         _add_quantiles(
             samples, (*_identity(item), item.method), item.phase("total", WINDOW_SECONDS)
         )
-    return samples.metric
+    return samples
 
 
-def _phases(methods: Sequence[MethodStatistics]) -> Metric:
+def _phases(methods: Sequence[MethodStatistics]) -> Samples:
     samples = Samples(families.REQUEST_PHASE)
     for item in methods:
         for phase in _PARTS:
@@ -119,7 +119,7 @@ def _phases(methods: Sequence[MethodStatistics]) -> Metric:
             values = (*_identity(item), item.method, phase)
             _add_quantiles(samples, values, item.phase(phase, WINDOW_SECONDS))
             samples.add_total(values, since_load.count, since_load.sum_ns / NS_PER_SECOND)
-    return samples.metric
+    return samples
 
 
 def _add_quantiles(samples: Samples, values: Sequence[str], figures: LatencyFigures) -> None:
@@ -134,14 +134,16 @@ def _add_quantiles(samples: Samples, values: Sequence[str], figures: LatencyFigu
     samples.add_quantiles(values, seconds, request_count=figures.count)
 
 
-def _in_flight(methods: Sequence[MethodStatistics]) -> Metric:
+def _in_flight(methods: Sequence[MethodStatistics], whole: Collection[tuple[str, int]]) -> Samples:
     """The requests in flight. Each method of a version has the figure of all its methods."""
     samples = Samples(families.SERVABLE_HANDLES)
     by_version = {
         _identity(item): item.in_flight_count
         for item in methods
-        if item.model and item.version >= 0
+        if item.model
+        and item.version >= 0
+        and (item.in_flight_count or item.count_by_code or (item.model, item.version) in whole)
     }
     for identity, in_flight_count in by_version.items():
         samples.add(identity, in_flight_count)
-    return samples.metric
+    return samples

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from prometheus_client.metrics_core import Metric
-
 from serving.base.clock import NS_PER_SECOND
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_samples import Samples
 from serving.monitoring.swap_record import SpanLatency, SwapRecord, SwapResult
 
 
-def swap_metrics(newest_first: Sequence[SwapRecord]) -> Iterator[Metric]:
+def swap_metrics(newest_first: Sequence[SwapRecord]) -> Iterator[Samples]:
     """Yields the metrics of `SwapTimeline.records`."""
     # Plain unloads are left out: one follows each swap if the previous version is kept for a while.
     swaps = [record for record in newest_first if record.result is not SwapResult.UNLOADED]
@@ -25,27 +23,32 @@ def _last(newest_first: Sequence[SwapRecord]) -> Mapping[str, SwapRecord]:
     return {record.model: record for record in reversed(newest_first)}
 
 
-def _seconds(swaps: Mapping[str, SwapRecord]) -> Metric:
+def _seconds(swaps: Mapping[str, SwapRecord]) -> Samples:
     samples = Samples(families.SWAP_SECONDS)
     for model, swap in swaps.items():
         if swap.ended_at_ns is not None and swap.load_started_at_ns is not None:
             seconds = (swap.ended_at_ns - swap.load_started_at_ns) / NS_PER_SECOND
             samples.add((model,), seconds)
-    return samples.metric
+    return samples
 
 
-def _latencies(swaps: Mapping[str, SwapRecord]) -> Iterator[Metric]:
-    """Yields the figures of the parts of each swap. A part that is not over has no series."""
+def _latencies(swaps: Mapping[str, SwapRecord]) -> Iterator[Samples]:
+    """Yields the figures of the parts of each swap, if it had requests. A part that is not over has none.
+
+    A part without requests has its 0 beside the other parts, because rules take the least of them.
+    """
     latencies, requests = Samples(families.SWAP_LATENCY), Samples(families.SWAP_REQUESTS)
     for model, swap in swaps.items():
         parts = {"before": swap.before, "during": swap.during, "after": swap.after}
-        for part, latency in parts.items():
-            if latency is not None:
-                requests.add((model, part), latency.request_count)
-                count = latency.request_count
-                latencies.add_quantiles((model, part), _quantiles(latency), request_count=count)
-    yield latencies.metric
-    yield requests.metric
+        known = {part: latency for part, latency in parts.items() if latency is not None}
+        if not any(latency.request_count for latency in known.values()):
+            continue
+        for part, latency in known.items():
+            count = latency.request_count
+            requests.add((model, part), count)
+            latencies.add_quantiles((model, part), _quantiles(latency), request_count=count)
+    yield latencies
+    yield requests
 
 
 def _quantiles(latency: SpanLatency) -> Mapping[str, float]:

@@ -7,8 +7,6 @@ start, so they never go down. `metric_families.LEFT_OUT` has the metrics that ar
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client.metrics_core import Metric
-
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
 from serving.core.servable import END, HEALTHY, LoadStage, ServableStatus
@@ -40,7 +38,7 @@ def tensorflow_serving_metrics(
     model_methods: Sequence[MethodStatistics],
     latest: Iterable[ServableStatus],
     served: ServedModels,
-) -> Iterator[Metric]:
+) -> Iterator[Samples]:
     """Yields the metrics. `latest` has the versions whose warm-up is shown."""
     counted = [item for item in model_methods if item.method in _COUNTED]
     yield _request_count(counted)
@@ -49,7 +47,7 @@ def tensorflow_serving_metrics(
     yield _warmup_latency(latest, served)
 
 
-def _request_count(methods: Sequence[MethodStatistics]) -> Metric:
+def _request_count(methods: Sequence[MethodStatistics]) -> Samples:
     """The requests of all methods: the metric has no label for methods."""
     counts: dict[tuple[str, str], int] = {}
     for item in methods:
@@ -59,10 +57,10 @@ def _request_count(methods: Sequence[MethodStatistics]) -> Metric:
     samples = Samples(families.TFS_REQUEST_COUNT)
     for key, count in counts.items():
         samples.add(key, count)
-    return samples.metric
+    return samples
 
 
-def _request_latency(methods: Sequence[MethodStatistics]) -> Metric:
+def _request_latency(methods: Sequence[MethodStatistics]) -> Samples:
     samples = Samples(families.TFS_REQUEST_LATENCY)
     for item in methods:
         if StatusCode.OK not in item.count_by_code:
@@ -75,10 +73,10 @@ def _request_latency(methods: Sequence[MethodStatistics]) -> Metric:
             count=figures.count,
             total=figures.sum_ns / 1_000,
         )
-    return samples.metric
+    return samples
 
 
-def _runtime_latency(methods: Sequence[MethodStatistics]) -> Metric:
+def _runtime_latency(methods: Sequence[MethodStatistics]) -> Samples:
     """The latency of all entrypoints: the metric has no label for entrypoints."""
     samples = Samples(families.TFS_RUNTIME_LATENCY)
     for (model, api), items in _by_model_and_api(methods).items():
@@ -91,7 +89,7 @@ def _runtime_latency(methods: Sequence[MethodStatistics]) -> Metric:
             count=sum(figure.count for figure in figures),
             total=sum(figure.sum_ns for figure in figures) / 1_000,
         )
-    return samples.metric
+    return samples
 
 
 def _by_model_and_api(
@@ -105,7 +103,7 @@ def _by_model_and_api(
     return found
 
 
-def _warmup_latency(statuses: Iterable[ServableStatus], served: ServedModels) -> Metric:
+def _warmup_latency(statuses: Iterable[ServableStatus], served: ServedModels) -> Samples:
     """Makes a histogram for each version, which holds its last warm-up only."""
     samples = Samples(families.TFS_WARMUP_LATENCY)
     for status in statuses:
@@ -120,7 +118,7 @@ def _warmup_latency(statuses: Iterable[ServableStatus], served: ServedModels) ->
             count=1,
             total=seconds * 1e6,
         )
-    return samples.metric
+    return samples
 
 
 def _warmup_status(status: ServableStatus) -> str:

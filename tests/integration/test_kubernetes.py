@@ -139,7 +139,7 @@ def test_pod_of_chart_lives(pod: Pod, releases: list[Release], scale_model: Scal
     scale_model.write(pod.models / "scale", 1)
     wait_until(pod.is_ready, "the pod is ready")
     status, page = pod.get("/metrics")
-    assert (status, f"\n{METRIC} 0.0\n" in page) == (200, True)
+    assert (status, f"\n{METRIC} 0\n" in page) == (200, True)
     health = subprocess.run(
         [sys.executable, "-m", "serving", "health"],
         env={**os.environ, **pod.environment},

@@ -2,13 +2,19 @@
 
 import gzip
 import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as openmetrics_families,
 )
@@ -35,8 +41,9 @@ from serving.core.servable import (
 from serving.data_plane.servables import BatchFigures
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.loading.reservoirs import Reservoirs
-from serving.monitoring.collector import MetricsExposition
+from serving.monitoring.collector import MetricsCollector, MetricsExposition
 from serving.monitoring.metric_families import (
+    BEGUN_COUNT_MAX,
     FAMILIES,
     WHOLE_COUNT_MAX,
     MetricFamily,
@@ -165,7 +172,7 @@ def test_latencies_of_many_idle_models_are_left_out():
     series = series_of(many_models(1_000, asked_count=10))
     assert len(having(series, "serving_requests_total")) == 1_000
     shown = having(series, "serving_request_latency_seconds_count")
-    assert len(shown) == 10 + WHOLE_COUNT_MAX
+    assert len(shown) == 10 + BEGUN_COUNT_MAX
     assert shown["OK", "Predict", "m0", "1"] == 1
     assert shown["OK", "Predict", "m999", "1"] == 0
     assert ("OK", "Predict", "m10", "1") not in shown
@@ -173,17 +180,83 @@ def test_latencies_of_many_idle_models_are_left_out():
 
 def test_loads_of_many_models_are_those_of_the_last():
     series = series_of(many_models(1_000, asked_count=0))
-    for name, of_one in (
-        ("serving_load_stage_seconds", 2),
-        (":tensorflow:serving:model_warmup_latency_count", 1),
+    for name, count in (
+        ("serving_load_stage_seconds", 2 * WHOLE_COUNT_MAX),
+        (":tensorflow:serving:model_warmup_latency_count", BEGUN_COUNT_MAX),
     ):
-        assert len(having(series, name)) == WHOLE_COUNT_MAX * of_one
+        assert len(having(series, name)) == count
     assert ("m999", "restore", "1") in having(series, "serving_load_stage_seconds")
 
 
-def test_idle_model_among_many_has_few_series():
-    one, two = (len(series_of(many_models(count, asked_count=0))) for count in (900, 901))
-    assert two - one <= 10
+def of_model(series: Series, model: str) -> dict[str, int]:
+    """The number of series that a model has, by metric."""
+    return Counter(name for name, labels in series if ("model", model) in labels)
+
+
+AT_REST = {
+    "serving_requests_total": 1,
+    "serving_servable_state": 1,
+    "serving_routing_share_ratio": 1,
+    "serving_arena_allocated_bytes": 1,
+    "serving_arena_unused_bytes": 1,
+    "serving_arena_slab_bytes": 1,
+    "serving_arena_resident_bytes": 1,
+    "serving_swaps_total": 3,
+    "serving_model_ready": 1,
+}
+"""All series of a model at rest, among many: the 0 of an alert or a rate, and figures that are not 0."""
+
+
+def models_at_rest(**changes: object) -> MonitoredParts:
+    arena = replace(ARENA_STATISTICS, active_unused_bytes=0, retained_bytes=0)
+    names = [f"m{number}" for number in range(2 * WHOLE_COUNT_MAX)]
+    values: dict[str, object] = {
+        "statuses": [
+            status(name, stage_seconds={LoadStage.WARM_UP: 1.0}, state_changed_ns=number)
+            for number, name in enumerate(names)
+        ],
+        "statistics": serving(*(FakeMethod(model=name) for name in names)),
+        "arenas": {ServableId(name, 1): arena for name in names},
+        "configured": names,
+        "reservoirs": Reservoirs(FakeReservoir),
+    }
+    return fake_parts(None, **{**values, **changes})
+
+
+def test_model_at_rest_has_only_these_series():
+    assert of_model(series_of(models_at_rest()), "m0") == AT_REST
+
+
+def test_model_that_changed_last_has_zeros_too():
+    last = of_model(series_of(models_at_rest()), f"m{2 * WHOLE_COUNT_MAX - 1}")
+    assert last.keys() > AT_REST.keys()
+    assert last["serving_servable_handles"] == 1
+    assert last["serving_arena_retained_bytes"] == 1
+    assert last["serving_request_latency_seconds_bucket"] == len(LATENCY_EDGES_NS) + 1
+
+
+def test_few_versions_have_all_histograms_at_0():
+    for count in (WHOLE_COUNT_MAX, WHOLE_COUNT_MAX + 1):
+        shown = having(
+            series_of(many_models(count, asked_count=0)), "serving_request_latency_seconds_count"
+        )
+        assert len(shown) == (WHOLE_COUNT_MAX if count == WHOLE_COUNT_MAX else BEGUN_COUNT_MAX)
+
+
+def test_trouble_of_a_model_at_rest_is_shown():
+    busy = FakeMethod(model="m0", in_flight_count=2)
+    error = Health(StatusCode.DATA_LOSS, "cut")
+    failed = status("m0", health=error, failed_load_count=2, state_changed_ns=-1)
+    recent = [
+        status(f"m{number}", state_changed_ns=number) for number in range(1, 2 * WHOLE_COUNT_MAX)
+    ]
+    series = series_of(
+        models_at_rest(statistics=serving(busy), statuses=[failed, *recent], stuck_sources={"m0"})
+    )
+    assert having(series, "serving_servable_handles") == {("m0", "1"): 2}
+    assert having(series, "serving_servable_failed_loads")["m0", "1"] == 2
+    assert having(series, "serving_source_stuck")["m0",] == 1
+    assert having(series, "serving_servable_health")["DATA_LOSS", "m0", "1"] == 1
 
 
 def test_swaps_that_alerts_count_begin_at_0_for_all():
@@ -736,6 +809,44 @@ def test_documented_metrics_are_exposed():
     names = {family.name for family in FAMILIES}
     suffixes = ("", "_bucket", "_sum", "_count")
     assert spoken_of <= {f"{name}{suffix}" for name in names for suffix in suffixes}
+
+
+@pytest.mark.parametrize(
+    ("accept", "encode", "parse"),
+    [
+        ("", generate_latest, plain_families),
+        (OPENMETRICS, partial(openmetrics_text, escaping=ALLOWUTF8), openmetrics_families),
+    ],
+)
+def test_text_is_that_of_prometheus_client(accept, encode, parse):
+    parts = busy_parts()
+    ours = text_of(parts, accept)
+    theirs = encode(MetricsCollector(parts)).decode()
+    assert [line for line in ours.splitlines() if line.startswith("#")] == [
+        line for line in theirs.splitlines() if line.startswith("#")
+    ]
+    own, other = (
+        [
+            [sample for sample in metric.samples if not sample.name.startswith("process_")]
+            for metric in parse(text)
+        ]
+        for text in (ours, theirs)
+    )
+    assert own == other
+
+
+def test_names_of_any_characters_are_escaped():
+    name = 'a"b\\c\nd,e="f"}'
+    method = FakeMethod(model=name, latencies_ns={0: [MS]})
+    for accept, parse in (("", plain_families), (OPENMETRICS, openmetrics_families)):
+        text = text_of(fake_parts(statistics=serving(method)), accept)
+        models = {
+            sample.labels["model"]
+            for metric in parse(text)
+            for sample in metric.samples
+            if sample.name.startswith("serving_request_latency_seconds")
+        }
+        assert models == {name}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ def samples_of(newest_first: Sequence[SwapRecord], name: str) -> dict[tuple[str,
     """Returns the values by label values, in the order of the family's labels."""
     return {
         tuple(sample.labels.values()): sample.value
-        for metric in swap_metrics(newest_first)
-        for sample in metric.samples
+        for samples in swap_metrics(newest_first)
+        for sample in samples.metric.samples
         if sample.name == name
     }
 
@@ -40,6 +40,13 @@ def test_swap_shows_seconds_and_requests_per_part():
 def test_part_without_requests_has_no_latency():
     parts = {part for _, part, _ in samples_of([swap_of("m", after=span_latency(0))], LATENCY)}
     assert parts == {"before", "during"}
+
+
+def test_swap_without_requests_has_only_its_seconds():
+    none = span_latency(0)
+    swaps = [swap_of("m", before=none, during=none, after=none)]
+    assert samples_of(swaps, "serving_swap_requests") == {}
+    assert samples_of(swaps, "serving_swap_seconds") == {("m",): 2.0}
 
 
 def test_newest_swap_of_each_model_is_shown():
