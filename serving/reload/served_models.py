@@ -79,8 +79,11 @@ class ServedModels:
         self._manager = manager
         self._base_paths = base_paths
         self._names_listeners: list[Callable[[Sequence[str]], None]] = []
-        # Both are replaced as a whole, so that they can be read without a lock.
+        # Each of the next four is replaced as a whole, so that it can be read without a lock. Names and base
+        # paths are kept because a server of many models reads them at each change of a version.
         self._models: tuple[ModelConfig, ...] = ()
+        self._names: tuple[str, ...] = ()
+        self._base_path_texts: Mapping[str, str] = {}
         self._unloaded: frozenset[str] = frozenset()
 
     def add_names_listener(self, listener: Callable[[Sequence[str]], None]) -> None:
@@ -103,12 +106,11 @@ class ServedModels:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of `models`, in the same order."""
-        return tuple(model.name for model in self._models)
+        return self._names
 
     def base_path(self, name: str) -> str | None:
         """The base path of a model as text for people, or None if it is not configured."""
-        paths = (model.base_path for model in self._models if model.name == name)
-        return next(map(encodable, paths), None)
+        return self._base_path_texts.get(name)
 
     def notes(self, name: str) -> list[Note]:
         """The notes of a model's source."""
@@ -177,6 +179,8 @@ class ServedModels:
 
     def _set_models(self, models: Sequence[ModelConfig]) -> None:
         self._models = tuple(models)
+        self._names = tuple(model.name for model in models)
+        self._base_path_texts = {model.name: encodable(model.base_path) for model in models}
         self._set_loadable(models)
 
     def _add(self, models: Sequence[ModelConfig]) -> None:
