@@ -10,6 +10,7 @@
     life       rollbacks, stops, crashes, the start of many models, object storage, attacks
     p999       the server's p999 beside its clients' p999, of the same requests
     canary     how often a canary's rule stops good and slow versions on machines that pause
+    delta      the rows of a delta version after training, by optimizer, and what writing one costs
     fleet      a simulated fleet of up to 10,000 servers with faults: the coordinator's promises
     fleet-ray  a fleet on a Ray cluster of this machine: bad versions and deaths, behind HAProxy
 
@@ -26,6 +27,7 @@ from types import FrameType
 from loadtest.commands.bench import BENCH
 from loadtest.commands.beside import BESIDE
 from loadtest.commands.canary import CANARY
+from loadtest.commands.delta import DELTA
 from loadtest.commands.demo import DEMO
 from loadtest.commands.fleet import FLEET
 from loadtest.commands.fleet_ray import FLEET_RAY
@@ -50,6 +52,7 @@ COMMANDS: Mapping[str, Command] = {
     "life": LIFE,
     "p999": P999,
     "canary": CANARY,
+    "delta": DELTA,
     "fleet": FLEET,
     "fleet-ray": FLEET_RAY,
 }

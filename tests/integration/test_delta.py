@@ -849,3 +849,32 @@ def test_delta_command_prints_what_it_wrote(
     assert f"{words[2]}: 0.25% of the rows, " in out
     assert main(["delta", *words]) == 1
     assert "exists already" in capfd.readouterr().err
+
+
+# --- The measurement --------------------------------------------------------------------------------------------
+
+
+def test_measured_shares_are_those_of_the_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadtest.measure import delta_costs
+
+    monkeypatch.setattr(delta_costs, "TABLE_ROWS", 400)
+    monkeypatch.setattr(delta_costs, "IDS_PER_STEP", 4)
+    monkeypatch.setattr(delta_costs, "STEP_COUNTS", (1, 10))
+    asked = delta_costs.asked_shares(seed=1)
+    optimizers = delta_costs.keras_optimizers()
+    assert delta_costs.changed_shares(optimizers["SGD"](), 1).from_start == asked
+    adam = delta_costs.changed_shares(optimizers["Adam"](), 1)
+    assert adam.from_start == asked
+    # Each row that was asked for before the base changes on.
+    assert adam.from_trained[1] > asked[10]
+    assert delta_costs.changed_shares(optimizers["AdamW"](), 1).from_trained[1] == 1.0
+
+
+def test_measured_delta_is_smaller_than_its_base(tmp_path: Path) -> None:
+    from loadtest.measure.delta_costs import writing_costs
+    from serving.base.clock import SystemClock
+
+    costs = writing_costs(tmp_path, SystemClock(), rows=20_000, runs=1)
+    # 200 rows of each of two tables, with an id each.
+    assert 2 * 200 * 72 < costs.delta_bytes < 2 * 200 * 72 + 20_000
+    assert costs.base_bytes > 2 * 20_000 * 64
