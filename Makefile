@@ -208,7 +208,7 @@ $(BUILD)/jax/.installed: pyproject.toml | $(VENV)/.dependencies
 # TensorFlow's headers need the compiler of its package, so the targets above it run in the usual build.
 fuzz: setup packages-lint packages-fuzz ## Run each fuzz target (or FUZZ_TARGETS) on new seeds for FUZZ_SECONDS (60)
 	@$(call configure,fuzz,$(WITHOUT_TENSORFLOW) -DMILLPOND_FUZZ=ON -DMILLPOND_SANITIZE=address \
-	  -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=RelWithDebInfo)
+	  -DCMAKE_C_COMPILER=clang-14 -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=RelWithDebInfo)
 	cmake --build $(BUILD)/fuzz -j $(JOBS) --target fuzz_targets
 	@$(call configure,editable,-DMILLPOND_BUILD_TESTS=ON)
 	cmake --build $(BUILD)/editable -j $(JOBS) --target fuzz_targets
