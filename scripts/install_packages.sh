@@ -19,7 +19,7 @@ packages_of() {
     # chromium opens the live page, openssl makes certificates, curl and h2load (nghttp2-client) call the REST API.
     # zsh and fish read the completion scripts. The JDK runs a client that is one source file.
     test) echo "libgtest-dev libgmock-dev prometheus chromium openssl curl nghttp2-client zsh fish haproxy
-                default-jdk-headless" ;;
+                default-jdk-headless golang-go" ;;
     lint) echo "clang-format-14 clang-tidy-14" ;;
     # clang itself comes with clang-tidy; libFuzzer and clang's sanitizers are a package of 3 MB.
     fuzz) echo "clang-14 libclang-rt-14-dev" ;;

@@ -45,13 +45,6 @@ std::string FieldsOf(const HeaderList& headers) {
   return fields;
 }
 
-nb::bytes GetModelMetadata(const Server& server, std::string model, std::optional<int64_t> version,
-                           std::optional<std::string> label) {
-  const std::string reply =
-      ValueOrThrow(server.GetModelMetadata({std::move(model), version, std::move(label), ""}));
-  return ToBytes(reply);
-}
-
 }  // namespace
 
 void AddHttp(nb::class_<RareCall>* call) {
@@ -89,8 +82,13 @@ void AddHttp(nb::class_<Server>* server) {
           // The binder cannot derive that the unique_ptr may be null.
           nb::sig("def take_http_call(self, is_probe: bool, timeout_seconds: float) -> "
                   "RareCall | None"))
-      .def("get_model_metadata", &GetModelMetadata, nb::arg("model"), nb::arg("version").none(),
-           nb::arg("label").none())
+      .def(
+          "set_http_document",
+          [](Server& self, const std::string& path, int status, nb::bytes body) {
+            self.SetHttpDocument(path, {status, std::string(TextOf(body))});
+          },
+          nb::arg("path"), nb::arg("status"), nb::arg("body"))
+      .def("remove_http_document", &Server::RemoveHttpDocument, nb::arg("path"))
       .def("ask_http_to_go", &Server::AskHttpToGo)
       .def(
           "shutdown_http",

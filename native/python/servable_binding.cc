@@ -199,6 +199,12 @@ void RegisterLoadedServable(nb::module_& module) {
                    })
       .def("put_back_state", &PutBackState)
       .def("signature_def_map", &SignatureDefMap)
+      .def(
+          "set_metadata_json",
+          [](PyServable& self, std::string json) {
+            self.version().entry()->SetMetadataJson(std::move(json));
+          },
+          nb::arg("json"))
       .def("verify_batching", &VerifyBatching, nb::arg("predecessor").none() = nb::none())
       .def("cancel_runs", [](const PyServable& self) { self.version().CancelRuns(); })
       .def("batching",

@@ -73,8 +73,9 @@ void RegisterServer(nb::module_& module) {
           "__init__",
           [](Server* self, servable::ServingMap& map, ServerOptions options) {
             options.make_http_routes = [](const rpc::ModelMethodParts& parts,
+                                          const rpc::HttpDocuments* documents,
                                           const rpc::HttpOptions& http) {
-              return std::make_unique<rest::RestService>(parts,
+              return std::make_unique<rest::RestService>(parts, documents,
                                                          static_cast<size_t>(http.body_bytes_max));
             };
             new (self) Server(&map, std::move(options));

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "native/base/clock.h"
 #include "native/base/share_scope.h"
 #include "native/rest/content_coding.h"
 #include "native/rest/infer_json.h"
@@ -11,11 +12,15 @@
 namespace millpond::rest {
 namespace {
 
+using base::Code;
 using base::Status;
 
 // The bytes at each end of a body in which a signature's name is looked for: programs write it
 // first or last.
 constexpr size_t kLookedAtBytes = 256;
+
+// The limit of the body of a question, which need not have one.
+constexpr size_t kQuestionBytesMax = size_t{1} << 20U;
 
 // The smallest reply that is compressed. A shorter reply is one packet either way.
 constexpr size_t kGzipBytesMin = 1024;
@@ -92,7 +97,18 @@ Status CompressReply(bool accepts_gzip, const base::ReplyLimits& limits, RestRep
   return {};
 }
 
-rpc::Method RouteTo(const char* name, rpc::ModelHandler* handler, size_t body_bytes_max) {
+void ReplyWithJson(int status, const std::string& body, rpc::Call* call) {
+  auto answer = std::make_shared<rpc::HttpAnswer>();
+  answer->status = status;
+  rpc::AddField("content-type", "application/json", &answer->fields);
+  rpc::AddField("cache-control", "no-store", &answer->fields);
+  auto copy = base::CopyReply(body, call->run_context().reply_limits());
+  if (!copy.ok()) return call->Fail(copy.status());
+  answer->body = std::move(copy.value());
+  call->ReplyHttp(std::move(answer));
+}
+
+rpc::Method RouteTo(const char* name, rpc::Method::Handler handler, size_t body_bytes_max) {
   // JSON takes some 4 bytes for a byte of a tensor.
   constexpr size_t kJsonBytesPerByte = 4;
   rpc::Method method;
@@ -180,18 +196,55 @@ base::Status RestMethod::PrepareBody(rpc::ModelCall* call, std::string_view body
   }
 }
 
-RestService::RestService(const rpc::ModelMethodParts& parts, size_t body_bytes_max)
-    : predict_(metrics::Method::kRestPredict, parts, body_bytes_max),
+void MetadataMethod::Handle(rpc::Call* call) {
+  const auto spec = ParseMetadataTarget(call->target());
+  if (!spec) return call->Fail(base::Internal("the target is no metadata of a model"));
+  const auto found =
+      parts_.map->LookUp(spec->name, inference::ToVersionChoice(*spec, /*metadata=*/nullptr));
+  metrics::RequestRecorder& recorder =
+      found.ok() ? found.value().requests() : parts_.statistics->Unmatched(spec->name);
+  const auto times = metrics::PhaseTimes::OfTotal(base::MonotonicNs() - call->received_ns());
+  recorder.Of(metrics::Method::kGetModelMetadata).Record(found.status().code(), times);
+  if (!found.ok()) return call->Fail(found.status());
+  ReplyWithJson(200, found.value().metadata_json(), call);
+}
+
+void DocumentMethod::Handle(rpc::Call* call) {
+  const auto document = documents_.Find(DocumentPath(call->target()));
+  // It was removed after its route was found.
+  if (document == nullptr) {
+    return call->Fail({Code::kNotFound, "nothing is at " + call->target() + " any more"});
+  }
+  ReplyWithJson(document->status, document->body, call);
+}
+
+RestService::RestService(const rpc::ModelMethodParts& parts, const rpc::HttpDocuments* documents,
+                         size_t body_bytes_max)
+    : documents_(*documents),
+      predict_(metrics::Method::kRestPredict, parts, body_bytes_max),
       classify_(metrics::Method::kRestClassify, parts, body_bytes_max),
       regress_(metrics::Method::kRestRegress, parts, body_bytes_max),
       infer_(metrics::Method::kRestModelInfer, parts, body_bytes_max),
+      metadata_(parts),
+      document_(documents),
       predict_route_(RouteTo("RestPredict", &predict_, body_bytes_max)),
       classify_route_(RouteTo("RestClassify", &classify_, body_bytes_max)),
       regress_route_(RouteTo("RestRegress", &regress_, body_bytes_max)),
-      infer_route_(RouteTo("RestModelInfer", &infer_, body_bytes_max)) {}
+      infer_route_(RouteTo("RestModelInfer", &infer_, body_bytes_max)),
+      metadata_route_(RouteTo("metadata", &metadata_, kQuestionBytesMax)),
+      document_route_(RouteTo("document", &document_, kQuestionBytesMax)) {}
 
 const rpc::Method* RestService::Find(std::string_view http_method, std::string_view target) const {
-  if (http_method != "POST") return nullptr;
+  if (http_method == "POST") return FindRun(target);
+  return http_method == "GET" || http_method == "HEAD" ? FindDocument(target) : nullptr;
+}
+
+const rpc::Method* RestService::FindDocument(std::string_view target) const {
+  if (ParseMetadataTarget(target)) return &metadata_route_;
+  return documents_.Find(DocumentPath(target)) == nullptr ? nullptr : &document_route_;
+}
+
+const rpc::Method* RestService::FindRun(std::string_view target) const {
   const auto parsed = ParseRestTarget(target);
   if (!parsed) return nullptr;
   switch (parsed->method) {

@@ -7,6 +7,8 @@
 
 #include "native/rest/rest_methods.h"
 #include "native/rest/rest_target.h"
+#include "native/rpc/call.h"
+#include "native/rpc/http_documents.h"
 #include "native/rpc/http_route.h"
 #include "native/rpc/method.h"
 #include "native/rpc/model_method.h"
@@ -41,25 +43,60 @@ class RestMethod final : public rpc::ModelMethod {
   const size_t body_bytes_max_;
 };
 
-// The requests over HTTP that versions answer, by their targets.
+// The metadata of a version over HTTP. The default version answers, and never the canary by its
+// share: a client gets the canary's metadata if it names the canary's number.
+//
+// Thread: as rpc::CallHandler.
+class MetadataMethod final : public rpc::CallHandler {
+ public:
+  explicit MetadataMethod(const rpc::ModelMethodParts& parts) : parts_(parts) {}
+  void Handle(rpc::Call* call) override;
+
+ private:
+  const rpc::ModelMethodParts parts_;
+};
+
+// Answers with documents that the control plane has made.
+//
+// Thread: as rpc::CallHandler.
+class DocumentMethod final : public rpc::CallHandler {
+ public:
+  explicit DocumentMethod(const rpc::HttpDocuments* documents) : documents_(*documents) {}
+  void Handle(rpc::Call* call) override;
+
+ private:
+  const rpc::HttpDocuments& documents_;
+};
+
+// The requests over HTTP that need no Python, by their targets: those that versions answer, and
+// questions about models and the server.
 //
 // Thread: any, because it never changes. It outlives the server that has it.
 class RestService final : public rpc::HttpRoutes {
  public:
-  // Borrows what `parts` borrows.
-  RestService(const rpc::ModelMethodParts& parts, size_t body_bytes_max);
+  // Borrows what `parts` borrows, and the documents.
+  RestService(const rpc::ModelMethodParts& parts, const rpc::HttpDocuments* documents,
+              size_t body_bytes_max);
 
   const rpc::Method* Find(std::string_view http_method, std::string_view target) const override;
 
  private:
+  const rpc::Method* FindRun(std::string_view target) const;
+  const rpc::Method* FindDocument(std::string_view target) const;
+
+  const rpc::HttpDocuments& documents_;
   RestMethod predict_;
   RestMethod classify_;
   RestMethod regress_;
   RestMethod infer_;
+  MetadataMethod metadata_;
+  DocumentMethod document_;
   const rpc::Method predict_route_;
   const rpc::Method classify_route_;
   const rpc::Method regress_route_;
   const rpc::Method infer_route_;
+  const rpc::Method metadata_route_;
+  const rpc::Method document_route_;
 };
 
 }  // namespace millpond::rest

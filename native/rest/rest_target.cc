@@ -1,8 +1,10 @@
 #include "native/rest/rest_target.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "native/base/ascii_text.h"
 
@@ -14,6 +16,7 @@ constexpr std::string_view kModelsV2 = "/v2/models/";
 constexpr std::string_view kVersions = "/versions/";
 constexpr std::string_view kLabels = "/labels/";
 constexpr std::string_view kInfer = "/infer";
+constexpr char kReady[] = "/readyz";
 // A longer number is a label (serving/kserve/questions.py).
 constexpr size_t kVersionDigitsMax = 18;
 
@@ -47,39 +50,79 @@ std::optional<metrics::Method> MethodOf(std::string_view verb) {
   return {};
 }
 
+// Takes a model, and its version or label, off the front of `path`, which follows kModelsV1.
+std::optional<inference::ModelSpec> TakeModelV1(std::string_view* path) {
+  inference::ModelSpec model;
+  model.name = UrlDecode(Take("/:", path));
+  if (model.name.empty()) return {};
+  if (Skip(kVersions, path)) {
+    model.version = NumberOf(Take("/:", path));
+    if (!model.version) return {};
+  } else if (Skip(kLabels, path)) {
+    model.version_label = UrlDecode(Take("/:", path));
+    if (model.version_label->empty()) return {};
+  }
+  return model;
+}
+
 // `path` follows kModelsV1.
 std::optional<RestTarget> ParseV1(std::string_view path) {
   RestTarget target;
-  target.model.name = UrlDecode(Take("/:", &path));
-  if (target.model.name.empty()) return {};
-  if (Skip(kVersions, &path)) {
-    target.model.version = NumberOf(Take("/:", &path));
-    if (!target.model.version) return {};
-  } else if (Skip(kLabels, &path)) {
-    target.model.version_label = UrlDecode(Take("/:", &path));
-    if (target.model.version_label->empty()) return {};
-  }
+  auto model = TakeModelV1(&path);
+  if (!model) return {};
+  target.model = std::move(*model);
   const auto method = MethodOf(path);
   if (!method) return {};
   target.method = *method;
   return target;
 }
 
+// Takes a model, and its version or label, off the front of `path`, which follows kModelsV2.
+std::optional<inference::ModelSpec> TakeModelV2(std::string_view* path) {
+  inference::ModelSpec model;
+  model.name = UrlDecode(Take("/", path));
+  if (model.name.empty()) return {};
+  if (path->substr(0, kVersions.size()) == kVersions) {
+    path->remove_prefix(kVersions.size());
+    const std::string version = UrlDecode(Take("/", path));
+    if (version.empty()) return {};
+    if (version.size() <= kVersionDigitsMax) model.version = NumberOf(version);
+    if (!model.version) model.version_label = version;
+  }
+  return model;
+}
+
 // `path` follows kModelsV2.
 std::optional<RestTarget> ParseV2(std::string_view path) {
   RestTarget target;
   target.method = metrics::Method::kRestModelInfer;
-  target.model.name = UrlDecode(Take("/", &path));
-  if (target.model.name.empty()) return {};
-  if (path.substr(0, kVersions.size()) == kVersions) {
-    path.remove_prefix(kVersions.size());
-    const std::string version = UrlDecode(Take("/", &path));
-    if (version.empty()) return {};
-    if (version.size() <= kVersionDigitsMax) target.model.version = NumberOf(version);
-    if (!target.model.version) target.model.version_label = version;
-  }
-  if (path != kInfer) return {};
+  auto model = TakeModelV2(&path);
+  if (!model || path != kInfer) return {};
+  target.model = std::move(*model);
   return target;
+}
+
+std::string PathOfModel(std::string_view prefix, const inference::ModelSpec& model,
+                        std::string_view between_label) {
+  std::string path = std::string(prefix) + UrlEncode(model.name);
+  if (model.version) path.append(kVersions).append(std::to_string(*model.version));
+  if (model.version_label) path.append(between_label).append(UrlEncode(*model.version_label));
+  return path;
+}
+
+// `query` follows /readyz. The last of several models counts.
+std::string ReadinessPath(std::string_view query) {
+  constexpr std::string_view kModel = "model=";
+  std::string path = kReady;
+  while (!query.empty()) {
+    query.remove_prefix(1);
+    const std::string_view item = Take("&", &query);
+    if (item.substr(0, kModel.size()) != kModel) continue;
+    std::string name(item.substr(kModel.size()));
+    std::replace(name.begin(), name.end(), '+', ' ');
+    path = kReady + ("?model=" + UrlEncode(UrlDecode(name)));
+  }
+  return path;
 }
 
 bool IsUnreserved(char c) {
@@ -93,6 +136,31 @@ std::optional<RestTarget> ParseRestTarget(std::string_view target) {
   if (path.substr(0, kModelsV2.size()) == kModelsV2) return ParseV2(path.substr(kModelsV2.size()));
   if (Skip(kModelsV1, &path)) return ParseV1(path);
   return {};
+}
+
+std::optional<inference::ModelSpec> ParseMetadataTarget(std::string_view target) {
+  std::string_view path = target.substr(0, target.find_first_of("?#"));
+  if (!Skip(kModelsV1, &path)) return {};
+  auto model = TakeModelV1(&path);
+  if (!model || !base::EqualWithoutCase(path, "/metadata")) return {};
+  return model;
+}
+
+std::string DocumentPath(std::string_view target) {
+  target = target.substr(0, target.find('#'));
+  std::string_view path = target.substr(0, target.find('?'));
+  if (path == kReady) return ReadinessPath(target.substr(path.size()));
+  if (Skip(kModelsV1, &path)) {
+    const auto model = TakeModelV1(&path);
+    return model && path.empty() ? PathOfModel(kModelsV1, *model, kLabels) : "";
+  }
+  if (path.substr(0, kModelsV2.size()) == kModelsV2) {
+    path.remove_prefix(kModelsV2.size());
+    const auto model = TakeModelV2(&path);
+    const bool is_known = model && (path.empty() || path == "/ready");
+    return is_known ? PathOfModel(kModelsV2, *model, kVersions).append(path) : "";
+  }
+  return std::string(path);
 }
 
 std::string UrlDecode(std::string_view text) {

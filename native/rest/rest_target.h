@@ -22,6 +22,16 @@ struct RestTarget {
 // model may be called `a/b`. Nothing for any other target, which Python answers. Pure.
 std::optional<RestTarget> ParseRestTarget(std::string_view target);
 
+// Reads the target of a GET of a version's metadata, as received:
+//   /v1/models/NAME[/versions/N or /labels/LABEL]/metadata
+// It matches as the targets above. Nothing for any other target. Pure.
+std::optional<inference::ModelSpec> ParseMetadataTarget(std::string_view target);
+
+// Returns the path under which the answer to a GET of `target` is kept, if it is kept
+// (rpc::HttpDocuments): names are escaped in one way, versions have no leading zeros, and what
+// matches in upper and lower case is in lower case. "" for a target that no document has. Pure.
+std::string DocumentPath(std::string_view target);
+
 // Returns `text` without the escapes of a URL. An escape that is none stays as it is. Pure.
 std::string UrlDecode(std::string_view text);
 

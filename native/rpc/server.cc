@@ -10,7 +10,6 @@
 
 #include "native/base/clock.h"
 #include "native/base/thread_cores.h"
-#include "native/inference/metadata.h"
 #include "native/rpc/health_service.h"
 #include "native/rpc/http_stream.h"
 #include "native/rpc/infer_service.h"
@@ -168,7 +167,8 @@ WireLimits WithChannelArguments(WireLimits limits, const ChannelArguments& argum
 struct HttpPart {
   HttpPart(const ServerOptions& options, const ModelMethodParts& parts,
            std::shared_ptr<servable::Admission> admission)
-      : runs(options.make_http_routes(parts, *options.http)), service(*options.http, runs.get()) {
+      : runs(options.make_http_routes(parts, &documents, *options.http)),
+        service(*options.http, runs.get()) {
     shared->limits = HttpWireLimits(*options.http);
     shared->calls =
         CallLimitsOf(options, std::move(admission), &parts.map->batches(), &shared->is_cut_short);
@@ -177,6 +177,7 @@ struct HttpPart {
     shared->calls.request_flag = "--rest_api_timeout_in_ms";
   }
 
+  HttpDocuments documents;
   const std::unique_ptr<HttpRoutes> runs;
   HttpService service;
   const HttpProtocol protocol{&service, Http1Limits()};
@@ -400,19 +401,12 @@ std::unique_ptr<RareCall> Server::TakeHttpCall(bool is_probe, int64_t timeout_ns
 
 bool Server::HasHttpCallsToCome() const { return !state_->http->service.probes()->is_closed(); }
 
-// The default version answers, and never the canary by its share. A client gets the canary's
-// metadata if it names the canary's number.
-base::StatusOr<std::string> Server::GetModelMetadata(const inference::ModelSpec& spec) const {
-  const int64_t received_ns = base::MonotonicNs();
-  auto found =
-      state_->parts.map->LookUp(spec.name, inference::ToVersionChoice(spec, /*metadata=*/nullptr));
-  const std::string reply = found.ok() ? inference::EncodeMetadata(*found.value()) : std::string();
-  metrics::RequestRecorder& recorder =
-      found.ok() ? found.value().requests() : state_->statistics->Unmatched(spec.name);
-  const auto times = metrics::PhaseTimes::OfTotal(base::MonotonicNs() - received_ns);
-  recorder.Of(metrics::Method::kGetModelMetadata).Record(found.status().code(), times);
-  if (!found.ok()) return found.status();
-  return reply;
+void Server::SetHttpDocument(const std::string& path, HttpDocument document) {
+  if (state_->http) state_->http->documents.Set(path, std::move(document));
+}
+
+void Server::RemoveHttpDocument(const std::string& path) {
+  if (state_->http) state_->http->documents.Remove(path);
 }
 
 void Server::SetHealth(const std::string& service, bool is_serving) {

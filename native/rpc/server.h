@@ -12,10 +12,10 @@
 #include "native/base/byte_budget.h"
 #include "native/base/limits.h"
 #include "native/base/status.h"
-#include "native/inference/model_spec.h"
 #include "native/metrics/request_statistics.h"
 #include "native/metrics/span_buffer.h"
 #include "native/rpc/certificates.h"
+#include "native/rpc/http_documents.h"
 #include "native/rpc/http_route.h"
 #include "native/rpc/http_service.h"
 #include "native/rpc/message_encoding.h"
@@ -72,17 +72,18 @@ struct ServerOptions {
   std::shared_ptr<const ReflectionTable> reflection;
   // Nothing: the server has no HTTP.
   std::optional<HttpOptions> http;
-  // Makes what answers requests to models over HTTP. Borrows what `parts` borrows.
-  std::function<std::unique_ptr<HttpRoutes>(const ModelMethodParts& parts,
-                                            const HttpOptions& options)>
+  // Makes what answers requests to models over HTTP. Borrows what `parts` borrows, and the
+  // documents.
+  std::function<std::unique_ptr<HttpRoutes>(
+      const ModelMethodParts& parts, const HttpDocuments* documents, const HttpOptions& options)>
       make_http_routes;
 };
 
 // The gRPC server: the network, the threads and the methods.
 //
 // Thread: the control plane's, one at a time. Any, at once: TakeRareCall, HasRareCallsToCome,
-// TakeHttpCall, HasHttpCallsToCome, GetModelMetadata, PinRequestThreads, connection_count,
-// LimitCountsByName. Lifetime: the serving map outlives it.
+// TakeHttpCall, HasHttpCallsToCome, SetHttpDocument, RemoveHttpDocument, PinRequestThreads,
+// connection_count, LimitCountsByName. Lifetime: the serving map outlives it.
 class Server {
  public:
   Server(servable::ServingMap* map, ServerOptions options);
@@ -104,9 +105,9 @@ class Server {
   // The requests over HTTP that the control plane answers: probes, or all others.
   std::unique_ptr<RareCall> TakeHttpCall(bool is_probe, int64_t timeout_ns);
   bool HasHttpCallsToCome() const;
-  // Returns a serialized GetModelMetadataResponse for a question over HTTP. The errors of
-  // ServingMap::LookUp: it waits for no version.
-  base::StatusOr<std::string> GetModelMetadata(const inference::ModelSpec& spec) const;
+  // Sets and removes an answer to GET requests of `path`. Any thread. Nothing without HTTP.
+  void SetHttpDocument(const std::string& path, HttpDocument document);
+  void RemoveHttpDocument(const std::string& path);
   // False once Shutdown has refused what rare calls were left: TakeRareCall then returns at once.
   bool HasRareCallsToCome() const;
   void SetHealth(const std::string& service, bool is_serving);

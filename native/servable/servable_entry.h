@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "native/base/status.h"
 #include "native/metrics/request_recorder.h"
@@ -38,6 +40,11 @@ class ServableEntry {
   // The reservoir of the model, which all of its versions share and which outlives them. May be
   // null.
   const std::shared_ptr<RequestReservoir>& reservoir() const { return reservoir_; }
+
+  // The answer to a question over HTTP for the version's metadata, as JSON. Set before the entry is
+  // published.
+  void SetMetadataJson(std::string json) { metadata_json_ = std::move(json); }
+  const std::string& metadata_json() const { return metadata_json_; }
 
   int64_t handle_count() const;
 
@@ -75,6 +82,7 @@ class ServableEntry {
   const std::shared_ptr<metrics::RequestRecorder> requests_ =
       std::make_shared<metrics::RequestRecorder>();
   const std::shared_ptr<RequestReservoir> reservoir_;
+  std::string metadata_json_;
   alignas(64) std::atomic<int64_t> pins_{0};
   std::atomic<Phase> phase_{Phase::kMade};
   // Posted when the last handle of a retired entry goes. A semaphore, because a post takes no lock.
@@ -109,6 +117,7 @@ class ServableHandle {
   metrics::RequestRecorder& requests() const { return entry_->requests(); }
   // May be null.
   const std::shared_ptr<RequestReservoir>& reservoir() const { return entry_->reservoir(); }
+  const std::string& metadata_json() const { return entry_->metadata_json(); }
 
  private:
   void Release();

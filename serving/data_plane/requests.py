@@ -293,8 +293,8 @@ class GrpcServer(Protocol):
     are no run of a model. C++ answers all others.
 
     Thread: one at a time starts it, sets its health and shuts it down. Any thread, at once, may call
-    `take_rare_call`, `take_http_call`, `get_model_metadata` and `pin_request_threads`, and read the
-    properties.
+    `take_rare_call`, `take_http_call`, `set_http_document`, `remove_http_document` and
+    `pin_request_threads`, and read the properties.
     """
 
     def start(self) -> None:
@@ -345,10 +345,15 @@ class GrpcServer(Protocol):
         Raises StopIteration after `shutdown_http`: none comes any more.
         """
 
-    def get_model_metadata(self, model: str, version: int | None, label: str | None) -> bytes:
-        """Returns a serialized GetModelMetadataResponse. Raises NOT_FOUND, and INVALID_ARGUMENT for
-        an unknown label. Raises UNAVAILABLE at once if the model's first version is being loaded.
+    def set_http_document(self, path: str, status: int, body: bytes) -> None:
+        """Answers each GET of `path` with this JSON from now on, without Python. Any thread.
+
+        Names in `path` are escaped as `urllib.parse.quote` does without safe characters. Does nothing
+        without HTTP.
         """
+
+    def remove_http_document(self, path: str) -> None:
+        """Lets Python answer `path` again."""
 
     def pin_request_threads(self, is_pinned: bool) -> bool:
         """Pins each request thread to a core of its own, or unpins all of them.

@@ -179,6 +179,9 @@ class Servable(Protocol):
     def signature_def_map(self) -> bytes:
         """The signatures of this version, as a serialized tensorflow.serving.SignatureDefMap."""
 
+    def set_metadata_json(self, json: str) -> None:
+        """Sets the answer to `GET /v1/models/NAME/metadata`. Call it before the version is published."""
+
     def verify_batching(self, predecessor: Any = None) -> int:
         """Decides which signatures are batched from now on: those whose rows give in a batch what they give alone.
 

@@ -3,10 +3,11 @@
 `/healthz` answers 200 as long as the process is alive, also while it drains. `/readyz` reports if
 requests should be sent here, and otherwise why not. It takes the same decision as gRPC's health: a
 model that is added to a serving server counts once it has come. `?model=NAME` reports that model
-alone.
+alone. The data plane answers GET of both, by documents that are made here; the routes refuse other
+methods, and models that are not configured.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from serving.base.errors import NotFound
 from serving.base.name_text import listed
+from serving.core.servable import ServableStatus
 from serving.http.app import json_response
 from serving.rpc.health import HealthView, why_unavailable
 from serving.source.notes import Note
@@ -45,11 +47,18 @@ class Readiness:
     reason: str | None
     reason_by_model: Mapping[str, str | None]
 
+    @property
+    def status(self) -> int:
+        """The status of the answer."""
+        return 200 if self.is_ready else 503
+
 
 def readiness(view: HealthView, notes: Notes = no_notes) -> Readiness:
     """The readiness of the whole server. Pure."""
-    reasons = {name: _model_reason(view, name, notes) for name in view.models}
-    return Readiness(view.is_serving, _server_reason(view, reasons), reasons)
+    reasons = {name: _reason_of(view, name, notes) for name in view.models}
+    waiting = [name for name, reason in reasons.items() if reason is not None]
+    reason = server_reason(waiting, is_serving=view.is_serving, is_draining=view.is_draining)
+    return Readiness(view.is_serving, reason, reasons)
 
 
 def model_readiness(view: HealthView, name: str, notes: Notes = no_notes) -> Readiness:
@@ -57,9 +66,14 @@ def model_readiness(view: HealthView, name: str, notes: Notes = no_notes) -> Rea
     if name not in view.models:
         configured = listed(view.models)
         raise NotFound(f"model {name!r} is not configured; configured: {configured}")
-    reason = _model_reason(view, name, notes)
-    server_reason = DRAINING if view.is_draining else None
-    return Readiness(view.is_model_serving(name), server_reason, {name: reason})
+    reason = _reason_of(view, name, notes)
+    return model_readiness_of(name, reason, is_draining=view.is_draining)
+
+
+def model_readiness_of(name: str, reason: str | None, *, is_draining: bool) -> Readiness:
+    """The readiness of a model that is not ready for `reason`; None if it is. Pure."""
+    is_ready = reason is None and not is_draining
+    return Readiness(is_ready, DRAINING if is_draining else None, {name: reason})
 
 
 def health_routes(view: Callable[[], HealthView], notes: Notes = no_notes) -> Sequence[BaseRoute]:
@@ -73,7 +87,7 @@ def health_routes(view: Callable[[], HealthView], notes: Notes = no_notes) -> Se
         name = request.query_params.get("model")
         seen = view()
         found = readiness(seen, notes) if name is None else model_readiness(seen, name, notes)
-        return json_response(readiness_document(found), 200 if found.is_ready else 503)
+        return json_response(readiness_document(found), found.status)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
 
@@ -87,13 +101,21 @@ def readiness_document(found: Readiness) -> dict[str, Any]:
     return {"is_ready": found.is_ready, **_reason(found.reason), "models": models}
 
 
-def _model_reason(view: HealthView, name: str, notes: Notes) -> str | None:
+def _reason_of(view: HealthView, name: str, notes: Notes) -> str | None:
     versions = view.statuses.get(name, ())
+    return model_reason(versions, () if versions else notes(name))
+
+
+def model_reason(versions: Sequence[ServableStatus], notes: Collection[Note]) -> str | None:
+    """The reason why a model with these versions is not ready; None if it is. Pure.
+
+    `notes` are those of its source on its base path.
+    """
     reason = why_unavailable(versions)
     if reason is None or versions:
         return reason
     # Lists the entries of the base path that are not versions. An empty base path is `reason`'s matter.
-    texts = sorted(_note_text(note) for note in notes(name) if note.values)
+    texts = sorted(_note_text(note) for note in notes if note.values)
     return f"{reason} ({'; '.join(texts)})" if texts else reason
 
 
@@ -101,12 +123,12 @@ def _note_text(note: Note) -> str:
     return " ".join([note.event, *(f"{key}={value}" for key, value in note.values)])
 
 
-def _server_reason(view: HealthView, reasons: Mapping[str, str | None]) -> str | None:
-    if view.is_draining:
+def server_reason(waiting: Iterable[str], *, is_serving: bool, is_draining: bool) -> str | None:
+    """The reason why a server is not ready; None if it is. `waiting` are its models without a version. Pure."""
+    if is_draining:
         return DRAINING
-    if view.is_serving:
+    if is_serving:
         return None
-    waiting = [name for name, reason in reasons.items() if reason is not None]
     return f"no version is available of: {listed(waiting)}"
 
 

@@ -26,6 +26,7 @@ from serving.loading.load_checks import (
 from serving.loading.load_stages import LoadStages
 from serving.loading.loader import LoadProgress, LoadSettings
 from serving.loading.memory_fit import available_bytes
+from serving.loading.metadata_json import metadata_json
 from serving.loading.missing_kernels import MissingKernels
 from serving.loading.version_warm_up import VersionWarmUp
 
@@ -88,6 +89,7 @@ class CheckedLoad:
             with self._stage(LoadStage.GATES):
                 self._pass_gates(servable, warm_up)
             self._put_back_state(servable)
+            servable.set_metadata_json(metadata_json(self._id, servable.signature_def_map()))
             if self._settings.is_sealing:
                 self._seal(servable)
         except BaseException:

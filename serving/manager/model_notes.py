@@ -182,6 +182,7 @@ class NotePublisher:
         """`crashed` are the versions of each model that have crashed an earlier process."""
         self._map = serving_map
         self._refused_listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[str], None]] = []
         self._versions = versions
         # Held while publishing, so that older notes never replace newer ones.
         self._lock = threading.Lock()
@@ -198,6 +199,17 @@ class NotePublisher:
         It is called with locks held, so it must return at once. Call this before the first model.
         """
         self._refused_listeners.append(listener)
+
+    def add_listener(self, listener: Callable[[str], None]) -> None:
+        """Calls `listener` with the name of each model whose source has other notes, from now on.
+
+        A source may have its own lock held meanwhile. Call this before the first model.
+        """
+        self._listeners.append(listener)
+
+    def source_notes(self, name: str) -> Collection[Note]:
+        """The last notes of a model's source; empty before the first ones."""
+        return self._source_notes.get(name, ((), ()))[0]
 
     def set_models(self, names: Collection[str]) -> None:
         """Publishes notes of these models from now on, and of no others."""
@@ -218,8 +230,11 @@ class NotePublisher:
     ) -> None:
         """Replaces the notes of a source on its base path, and the versions that it aspires."""
         with self._lock:
+            is_new = self._source_notes.get(name, ((), ()))[0] != notes
             self._source_notes[name] = (notes, aspired)
             self._publish(name)
+        for listener in self._listeners if is_new else ():
+            listener(name)
 
     def on_status(self, status: ServableStatus) -> None:
         """Publishes the notes of a model after a change of a version's state or stage."""

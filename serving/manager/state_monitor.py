@@ -57,6 +57,7 @@ class StateMonitor:
         self._seen: dict[str, _Seen] = {}
         self._listeners: list[Listener] = []
         self._stage_listeners: list[Listener] = []
+        self._forget_listeners: list[Callable[[str], None]] = []
         self._has_ended_waits = False
 
     def add_listener(self, listener: Listener) -> None:
@@ -66,6 +67,13 @@ class StateMonitor:
     def add_stage_listener(self, listener: Listener) -> None:
         """Calls `listener` with each status, also if only its stage is new, from now on."""
         self._stage_listeners.append(listener)
+
+    def add_forget_listener(self, listener: Callable[[str], None]) -> None:
+        """Calls `listener` with the name of each model of which `statuses` forgets an ended version.
+
+        It is called on the thread that reads. Call this before the first status.
+        """
+        self._forget_listeners.append(listener)
 
     def record(self, status: ServableStatus) -> None:
         """Stores the status of one version, wakes the waiting threads and calls the listeners."""
@@ -99,10 +107,14 @@ class StateMonitor:
         A model without a remembered version is not in it.
         """
         with self._changed:
-            for name in list(self._by_version):
-                if self._forget_ended(name):
-                    self._update(name)
-            return MappingProxyType(dict(self._statuses))
+            forgetful = [name for name in list(self._by_version) if self._forget_ended(name)]
+            for name in forgetful:
+                self._update(name)
+            statuses = MappingProxyType(dict(self._statuses))
+        for name in forgetful:
+            for listener in self._forget_listeners:
+                listener(name)
+        return statuses
 
     def versions(self, name: str) -> tuple[ServableStatus, ...]:
         """The status of every version of one model, in ascending order."""

@@ -1,6 +1,6 @@
 """Streams: the state of every stream, which any thread reads without waiting for the control thread."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import Routing, ServableId
@@ -18,6 +18,14 @@ class Streams:
     def __init__(self, rules: Rules | None = None) -> None:
         self._rules = rules or Rules()
         self._states: dict[str, StreamState] = {}
+        self._listeners: list[Callable[[str], None]] = []
+
+    def add_routing_listener(self, listener: Callable[[str], None]) -> None:
+        """Calls `listener` with the name of a stream whose routing has changed, on the control thread.
+
+        Call this before the first stream.
+        """
+        self._listeners.append(listener)
 
     # --- Any thread -------------------------------------------------------------------------------
 
@@ -92,7 +100,10 @@ class Streams:
 
     def replace(self, state: StreamState) -> None:
         """Publishes the state. Forgets the stream if nothing is left of it."""
+        is_routing_new = self.routing(state.name) != state.routing
         if state.is_forgettable:
             self._states.pop(state.name, None)
         else:
             self._states[state.name] = state
+        for listener in self._listeners if is_routing_new else ():
+            listener(state.name)

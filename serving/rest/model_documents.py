@@ -5,10 +5,8 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from serving.base.protos import get_model_metadata_pb2, get_model_status_pb2
+from serving.base.protos import get_model_status_pb2
 from serving.core.servable import ServableStatus
-
-SIGNATURE_DEF = "signature_def"
 
 
 def status_request(model: str, version: int | None, label: str | None) -> bytes:
@@ -27,18 +25,6 @@ def status_document(response: bytes) -> dict[str, Any]:
     """Converts a GetModelStatusResponse. Numbers of 64 bits are strings, as protobuf's JSON has them."""
     message = get_model_status_pb2.GetModelStatusResponse.FromString(response)
     return _as_dict(message)
-
-
-def metadata_document(response: bytes) -> dict[str, Any]:
-    """Converts a GetModelMetadataResponse; its signatures are shown decoded and not as an Any."""
-    message = get_model_metadata_pb2.GetModelMetadataResponse.FromString(response)
-    signatures = get_model_metadata_pb2.SignatureDefMap.FromString(
-        message.metadata[SIGNATURE_DEF].value
-    )
-    return {
-        "model_spec": _as_dict(message.model_spec),
-        "metadata": {SIGNATURE_DEF: _as_dict(signatures)},
-    }
 
 
 def list_document(

@@ -14,7 +14,8 @@ VERSION_MAX = 2**63 - 1
 
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
 _RUN = re.compile(rf"{_MODEL}:(?P<verb>predict|classify|regress)", re.IGNORECASE)
-_ASK = re.compile(rf"{_MODEL}(?P<metadata>/metadata)?", re.IGNORECASE)
+_ASK = re.compile(_MODEL, re.IGNORECASE)
+_METADATA = re.compile(rf"{_MODEL}/metadata", re.IGNORECASE)
 _BELOW_MODELS = re.compile(r"/v1/models/[^/:]", re.IGNORECASE)
 _BAD_VERSION = re.compile(r"/v1/models/[^/:]+/versions/(?![0-9]+([:/]|$)).*", re.IGNORECASE)
 _LIST = re.compile(r"/v1/models/?", re.IGNORECASE)
@@ -28,19 +29,11 @@ class StatusQuestion(NamedTuple):
     label: str | None = None
 
 
-class MetadataQuestion(NamedTuple):
-    """GET of the signatures of the version that answers."""
-
-    model: str
-    version: int | None = None
-    label: str | None = None
-
-
 class ListQuestion(NamedTuple):
     """GET of all models."""
 
 
-Route = StatusQuestion | MetadataQuestion | ListQuestion
+Route = StatusQuestion | ListQuestion
 
 
 # Cached, because clients repeat a few paths. The cache is so small that long paths take little memory.
@@ -49,7 +42,7 @@ def parse_path(http_method: str, raw_path: bytes) -> Route:
     """Parses the route of a request. `raw_path` is as received, without the query.
 
     Raises InvalidArgument for an unknown path, or a version that is not a number of 63 bits. The data
-    plane answers the runs of models, so that only those with such a version come here.
+    plane answers runs and metadata, so that only those with such a version come here.
     """
     path = raw_path.decode("ascii", "replace")
     if http_method == "POST":
@@ -60,8 +53,9 @@ def parse_path(http_method: str, raw_path: bytes) -> Route:
             return ListQuestion()
         found = _ASK.fullmatch(path)
         if found is not None:
-            question = MetadataQuestion if found["metadata"] else StatusQuestion
-            return question(*_version_of(found))
+            return StatusQuestion(*_version_of(found))
+        if (metadata := _METADATA.fullmatch(path)) is not None:
+            _version_of(metadata)
     raise InvalidArgument(f"Malformed request: {http_method} {path}; {_fault(http_method, path)}")
 
 

@@ -1,7 +1,8 @@
 """Health: the status of the server and of each model for grpc.health.v1."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,6 +85,14 @@ def why_unavailable(versions: Iterable[ServableStatus]) -> str | None:
     return f"{version} is {latest.state.name}{stage}"
 
 
+@dataclass(frozen=True)
+class ServerHealth:
+    """The health of the server itself. A value."""
+
+    is_serving: bool
+    is_draining: bool
+
+
 class HealthReporter:
     """Pushes changes of health to the gRPC server, which answers Check and Watch.
 
@@ -118,6 +127,8 @@ class HealthReporter:
         self._serving: set[str] = set()
         self._pushed: dict[str, bool] = {}
         self._is_draining = False
+        self._server = ServerHealth(is_serving=False, is_draining=False)
+        self._listeners: list[Callable[[], None]] = []
         # Held while pushing, so that an older view never overwrites a newer one.
         self._lock = threading.Lock()
 
@@ -125,9 +136,18 @@ class HealthReporter:
         """Makes the gRPC server answer with the health from the next `update` on. Call it once."""
         self._grpc = grpc
 
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` after each change of `server`. Call this before the first one."""
+        self._listeners.append(listener)
+
+    @property
+    def server(self) -> ServerHealth:
+        """The server's own state as it was pushed last."""
+        return self._server
+
     def update(self) -> None:
         """Brings the gRPC server's view up to date."""
-        with self._lock:
+        with self._changing():
             # Each update covers all models, and in a stop the states of all models change. So a drain needs
             # no updates.
             if not self._is_draining:
@@ -135,7 +155,7 @@ class HealthReporter:
 
     def model_changed(self, name: str) -> None:
         """Brings the view of one model up to date, and of the server. Looks at no other model."""
-        with self._lock:
+        with self._changing():
             if self._is_draining or name not in self._known:
                 return
             self._set_serving(name)
@@ -143,7 +163,7 @@ class HealthReporter:
 
     def set_models(self, models: Iterable[str]) -> None:
         """Reports these models from now on. A model that is no longer among them is SERVICE_UNKNOWN."""
-        with self._lock:
+        with self._changing():
             self._models = tuple(models)
             self._known = frozenset(self._models)
             kept = self._needed.intersection(self._models)
@@ -162,9 +182,20 @@ class HealthReporter:
 
     def drain(self) -> None:
         """Reports everything as NOT_SERVING from now on, so that balancers send their requests elsewhere."""
-        with self._lock:
+        with self._changing():
             self._is_draining = True
+            self._server = ServerHealth(is_serving=False, is_draining=True)
             self._push(dict(self._pushed))
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Holds `_lock`. Calls the listeners after its release, because they read this object."""
+        with self._lock:
+            before = self._server
+            yield
+            is_changed = before != self._server
+        for listener in self._listeners if is_changed else ():
+            listener()
 
     # --- Holding `_lock` --------------------------------------------------------------------------
 
@@ -189,6 +220,7 @@ class HealthReporter:
         self._needed -= frozenset(self._excused())
         has_any = bool(self._serving) or not self._models
         is_server_serving = has_any and self._needed <= self._serving
+        self._server = ServerHealth(is_serving=is_server_serving, is_draining=False)
         self._has_served |= is_server_serving
         if self._has_served:
             self._needed |= self._serving

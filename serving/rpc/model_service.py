@@ -49,7 +49,7 @@ class ModelService:
             statuses = tuple(status for status in statuses if status.id.version == version)
             if not statuses:
                 raise NotFound(self._no_such_version(spec, version))
-        return _response(statuses)
+        return status_response(statuses)
 
     def _version(self, spec: model_pb2.ModelSpec) -> int | None:
         if spec.WhichOneof("version_choice") == "version_label":
@@ -103,7 +103,8 @@ def _unknown_label(spec: model_pb2.ModelSpec, labels: Mapping[str, int]) -> str:
     )
 
 
-def _response(statuses: tuple[ServableStatus, ...]) -> bytes:
+def status_response(statuses: tuple[ServableStatus, ...]) -> bytes:
+    """Makes a serialized GetModelStatusResponse of ascending versions, the highest first. Pure."""
     response = get_model_status_pb2.GetModelStatusResponse()
     for status in reversed(statuses):
         entry = response.model_version_status.add()

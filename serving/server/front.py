@@ -78,6 +78,9 @@ class Front:
         )
         self.grpc = make_grpc()
         status.health.push_to(self.grpc)
+        self._documents = rpc_parts.make_status_documents(
+            foundation, self.grpc, versions, models, status
+        )
         if versions.cores is not None:
             versions.cores.add_listener(self.grpc.pin_request_threads)
         self._admin = make_admin_listener(
@@ -105,7 +108,6 @@ class Front:
         foundation = self._foundation
         rest = http_parts.make_rest_applications(
             foundation,
-            grpc=self.grpc,
             get_model_status=get_model_status,
             inference_questions=questions,
             served=self._models.served,

@@ -56,7 +56,6 @@ def http_options(config: ServerConfig, requests: RequestParts) -> HttpOptions:
 def make_rest_applications(
     foundation: Foundation,
     *,
-    grpc: GrpcServer,
     get_model_status: Handler,
     inference_questions: InferenceQuestions,
     served: ServedModels,
@@ -69,10 +68,8 @@ def make_rest_applications(
     config = foundation.config
     questions = ModelQuestions(
         get_model_status=get_model_status,
-        get_model_metadata=grpc.get_model_metadata,
         served=served,
         monitor=monitor,
-        status_error=foundation.data_plane.StatusError,
     )
     return {
         MODELS_PREFIX: ModelApi(questions),

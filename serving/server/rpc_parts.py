@@ -23,6 +23,7 @@ from serving.server.http_parts import http_options
 from serving.server.models import Models
 from serving.server.request_parts import RequestParts
 from serving.server.status import Status
+from serving.server.status_documents import StatusDocuments
 from serving.server.versions import Versions
 
 
@@ -99,6 +100,28 @@ def make_inference_questions(
         ),
         server_version=foundation.data_plane.build_info()["millpond"],
     )
+
+
+def make_status_documents(
+    foundation: Foundation,
+    grpc: GrpcServer,
+    versions: Versions,
+    models: Models,
+    status: Status,
+) -> StatusDocuments:
+    """Makes what keeps the documents of HTTP up to date, and connects it with the models."""
+    made = StatusDocuments(
+        grpc,
+        names=[model.name for model in foundation.config.models],
+        monitor=versions.monitor,
+        streams=versions.streams,
+        notes=versions.notes,
+        health=status.health,
+        status_error=foundation.data_plane.StatusError,
+        server_version=foundation.data_plane.build_info()["millpond"],
+    )
+    models.served.add_names_listener(made.set_models)
+    return made
 
 
 def make_rare_calls(

@@ -239,18 +239,60 @@ def test_pipelined_requests_are_all_answered(server: ModelServer) -> None:
     assert {body for _, body in found} == {found[0][1]}
 
 
-def test_endless_requests_of_one_model_stop_no_other(server: ModelServer) -> None:
+@contextmanager
+def endless_requests(server: ModelServer) -> Iterator[list[socket.socket]]:
+    """Sends more requests of one model that never end than there are threads."""
     body = b'{"inputs": {"seconds": Infinity}}'
     head = b"POST /v1/models/slow:predict HTTP/1.1\r\nHost: localhost\r\n"
     endless = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     with ExitStack() as clients:
-        senders = [clients.enter_context(socket_to(server)) for _ in range(THREAD_COUNT + 8)]
-        for sender in senders:
-            sender.sendall(endless)
+        yield [clients.enter_context(client_of(server, endless)) for _ in range(THREAD_COUNT + 8)]
+
+
+@contextmanager
+def flood_of_pages(server: ModelServer) -> Iterator[None]:
+    """Keeps the queue of what Python answers full, but for the probes."""
+    is_over = threading.Event()
+
+    def ask() -> None:
+        with socket_to(server) as client:
+            # It ends with the last test, if the server reads no more.
+            client.settimeout(TIMEOUT_SECONDS)
+            while not is_over.is_set():
+                client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" * 8)
+                list(islice(answers(client), 8))
+
+    askers = [threading.Thread(target=ask) for _ in range(8)]
+    for asker in askers:
+        asker.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for asker in askers:
+            asker.join()
+
+
+def test_endless_requests_of_one_model_stop_no_other(server: ModelServer) -> None:
+    with endless_requests(server) as endless:
         for _ in range(20):
             assert answers_to(server, POST, 1) == [(200, ANSWER)]
-        answered, _, _ = select.select(senders, [], [], 0)
+        answered, _, _ = select.select(endless, [], [], 0)
         assert not answered
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/healthz", "/readyz", "/readyz?model=scale", "/v2/health/ready", "/metrics"),
+        *("/v1/models/scale", "/v1/models/scale/metadata"),
+        *("/v2/models/scale", "/v2/models/scale/ready"),
+    ],
+)
+def test_question_is_answered_however_busy(server: ModelServer, path: str) -> None:
+    with endless_requests(server), flood_of_pages(server):
+        for _ in range(5):
+            assert is_probed(server, path)
 
 
 # --- Clients of OpenVINO's server -----------------------------------------------------------------

@@ -74,8 +74,10 @@ class BatchedServerTest : public ::testing::Test {
     options.max_thread_count = max_thread_count_;
     options.admission = admission_;
     options.http = HttpOptions();
-    options.make_http_routes = [](const ModelMethodParts& parts, const HttpOptions& http) {
-      return std::make_unique<rest::RestService>(parts, static_cast<size_t>(http.body_bytes_max));
+    options.make_http_routes = [](const ModelMethodParts& parts, const HttpDocuments* documents,
+                                  const HttpOptions& http) {
+      return std::make_unique<rest::RestService>(parts, documents,
+                                                 static_cast<size_t>(http.body_bytes_max));
     };
     server_ = std::make_unique<Server>(&map_, options);
     const base::Status started = server_->Start();

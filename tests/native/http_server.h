@@ -31,8 +31,10 @@ class HttpServerTest : public ::testing::Test {
     options_.admission = admission_;
     options_.budget = budget_;
     options_.make_http_routes = [](const rpc::ModelMethodParts& parts,
+                                   const rpc::HttpDocuments* documents,
                                    const rpc::HttpOptions& http) {
-      return std::make_unique<rest::RestService>(parts, static_cast<size_t>(http.body_bytes_max));
+      return std::make_unique<rest::RestService>(parts, documents,
+                                                 static_cast<size_t>(http.body_bytes_max));
     };
     options_.http = rpc::HttpOptions();
     quick_ = Publish("m", 7, {});

@@ -64,6 +64,66 @@ TEST_F(RestServiceTest, InferOfTheOpenProtocolIsAnswered) {
   EXPECT_EQ(CountOf(quick_->requests(), Method::kRestModelInfer, Code::kOk), 1);
 }
 
+TEST_F(RestServiceTest, MetadataIsTheVersionsOwnAndRecordedThere) {
+  quick_->SetMetadataJson("{\"m\":7}");
+  Start();
+  for (const char* const target : {"/v1/models/m/metadata", "/v1/models/m/versions/7/metadata"}) {
+    const Http1Answer answer = Ask(testing::GetRequest(target));
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_EQ(answer.body, "{\"m\":7}");
+    EXPECT_EQ(answer.Header("content-type"), "application/json");
+    EXPECT_EQ(answer.Header("cache-control"), "no-store");
+  }
+  EXPECT_EQ(Ask(testing::GetRequest("/v1/models/m/versions/8/metadata")).status, 404);
+  EXPECT_EQ(Ask(testing::GetRequest("/v1/models/none/metadata")).status, 404);
+  EXPECT_EQ(CountOf(quick_->requests(), Method::kGetModelMetadata, Code::kOk), 2);
+  EXPECT_EQ(CountOf(*statistics_->unmatched(), Method::kGetModelMetadata, Code::kNotFound), 2);
+}
+
+// No thread takes what is left to Python here.
+TEST_F(RestServiceTest, ADocumentIsAnsweredWithoutPython) {
+  Start();
+  server_->SetHttpDocument("/v1/models/m", {200, "{\"a\":1}"});
+  server_->SetHttpDocument("/readyz", {503, "{}"});
+  const Http1Answer answer = Ask(testing::GetRequest("/V1/models/%6d"));
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.body, "{\"a\":1}");
+  EXPECT_EQ(answer.Header("content-type"), "application/json");
+  EXPECT_EQ(answer.Header("cache-control"), "no-store");
+  EXPECT_EQ(Ask("HEAD /v1/models/m HTTP/1.1\r\nHost: h\r\n\r\n").Header("content-length"), "7");
+  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).status, 503);
+  server_->SetHttpDocument("/readyz", {200, "{}"});
+  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).status, 200);
+}
+
+TEST_F(RestServiceTest, PythonIsAskedForWhatHasNoDocument) {
+  Start();
+  server_->SetHttpDocument("/v1/models/m", {200, "{}"});
+  server_->RemoveHttpDocument("/v1/models/m");
+  RawHttp1 client(port());
+  client.Send(testing::GetRequest("/v1/models/m"));
+  const auto call = server_->TakeHttpCall(/*is_probe=*/true, 4'000'000'000);
+  ASSERT_NE(call, nullptr);
+  EXPECT_EQ(call->target(), "/v1/models/m");
+  EXPECT_TRUE(call->ReplyHttp(404, "", "none").ok());
+  EXPECT_EQ(client.Next().status, 404);
+}
+
+TEST_F(RestServiceTest, DocumentsAreAnsweredWhileAllThreadsRun) {
+  options_.max_thread_count = 2;
+  Start();
+  server_->SetHttpDocument("/v2/health/ready", {200, "{}"});
+  std::vector<std::unique_ptr<RawHttp1>> endless;
+  for (int i = 0; i < 8; ++i) {
+    endless.push_back(std::make_unique<RawHttp1>(port()));
+    endless.back()->Send(Predict("held", "1"));
+  }
+  gate_.WaitForArrivals(1);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(Ask(testing::GetRequest("/v2/health/ready")).status, 200);
+  }
+}
+
 TEST_F(RestServiceTest, ARequestWaitsForItsFirstVersionWithoutAThread) {
   options_.first_version_wait_ns = 60'000'000'000;
   map_.SetNotes("new", {"version 1 is loading", true, {}});

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 namespace millpond::rest {
 namespace {
 
@@ -39,6 +42,43 @@ TEST(RestTargetTest, NamesVersionsAndLabelsOfTheOpenProtocol) {
   EXPECT_EQ(ParseRestTarget("/v2/models/m/versions/1234567890123456789/infer")->model.version_label,
             "1234567890123456789");
   EXPECT_EQ(ParseRestTarget("/v2/models/a:b/infer")->model.name, "a:b");
+}
+
+TEST(RestTargetTest, NamesTheVersionWhoseMetadataIsAskedFor) {
+  EXPECT_EQ(ParseMetadataTarget("/v1/models/m/metadata")->name, "m");
+  EXPECT_EQ(ParseMetadataTarget("/V1/models/m/versions/07/METADATA?x")->version, 7);
+  EXPECT_EQ(ParseMetadataTarget("/v1/models/m/labels/a%20b/metadata")->version_label, "a b");
+  for (const char* const target :
+       {"", "/v1/models/metadata", "/v1/models/m", "/v1/models/m/metadata/",
+        "/v1/models/m:metadata", "/v1/models/m/versions/x/metadata", "/v2/models/m/metadata"}) {
+    EXPECT_FALSE(ParseMetadataTarget(target)) << target;
+  }
+}
+
+TEST(RestTargetTest, EachDocumentHasOnePathForAllSpellings) {
+  const std::vector<std::pair<const char*, const char*>> paths = {
+      {"/v1/models/m", "/v1/models/m"},
+      {"/V1/MODELS/M?x=y", "/v1/models/M"},
+      {"/v1/models/a%2fb%20", "/v1/models/a%2Fb%20"},
+      {"/v1/models/m/Versions/007", "/v1/models/m/versions/7"},
+      {"/v1/models/m/LABELS/%6c", "/v1/models/m/labels/l"},
+      {"/v2/models/m", "/v2/models/m"},
+      {"/v2/models/a:b/ready", "/v2/models/a%3Ab/ready"},
+      {"/v2/models/m/versions/01/ready", "/v2/models/m/versions/1/ready"},
+      {"/v2/models/m/versions/l%20", "/v2/models/m/versions/l%20"},
+      {"/v2/health/live?x", "/v2/health/live"},
+      {"/readyz", "/readyz"},
+      {"/readyz?x=1#y", "/readyz"},
+      {"/readyz?model=a+b", "/readyz?model=a%20b"},
+      {"/readyz?model=a&x&model=%62", "/readyz?model=b"},
+  };
+  for (const auto& [target, path] : paths) EXPECT_EQ(DocumentPath(target), path) << target;
+  // Python refuses these, and says why.
+  for (const char* const target :
+       {"/v1/models/m:predict", "/v1/models/a:b", "/v1/models/m/", "/v1/models/m/versions/x",
+        "/v1/models/m/versions/1/x", "/v2/models/m/config", "/v2/models/m/", "/v2/models/"}) {
+    EXPECT_EQ(DocumentPath(target), "") << target;
+  }
 }
 
 TEST(RestTargetTest, LeavesAllElseToOthers) {

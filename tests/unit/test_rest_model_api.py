@@ -6,7 +6,6 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
-from serving.base.protos import get_model_metadata_pb2
 from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
 from serving.http.app import HttpSettings, make_http_app
 from serving.manager.stream import StreamState
@@ -14,7 +13,6 @@ from serving.manager.streams import Streams
 from serving.rest.asgi import PrefixRouter
 from serving.rest.model_api import ModelApi, ModelQuestions
 from serving.rpc.model_service import ModelService
-from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.parts import FakeMonitor, FakeServedModels
 
 STATUSES = [ServableStatus(id=ServableId("m", 3), state=AVAILABLE)]
@@ -25,35 +23,21 @@ class ModelsOfTwoNames(FakeServedModels):
         return "/models/new" if name == "new" else None
 
 
-def metadata(model: str, version: int | None, label: str | None) -> bytes:
-    if model == "broken":
+class BrokenModels(ModelsOfTwoNames):
+    @property
+    def names(self) -> tuple[str, ...]:
         raise RuntimeError("no")
-    if model != "m":
-        raise StatusError(5, f"Servable not found for request: Latest({model})")
-    response = get_model_metadata_pb2.GetModelMetadataResponse()
-    response.model_spec.name = model
-    response.model_spec.version.value = 3
-    signatures = get_model_metadata_pb2.SignatureDefMap()
-    signature = signatures.signature_def["serving_default"]
-    signature.inputs["x"].name = "x:0"
-    signature.inputs["x"].dtype = 1
-    signature.inputs["x"].tensor_shape.dim.add().size = -1
-    response.metadata["signature_def"].Pack(signatures)
-    serialized: bytes = response.SerializeToString()
-    return serialized
 
 
-def make_app() -> PrefixRouter:
-    monitor, served = FakeMonitor(STATUSES), ModelsOfTwoNames(["m", "new"])
+def make_app(served: FakeServedModels | None = None) -> PrefixRouter:
+    monitor, served = FakeMonitor(STATUSES), served or ModelsOfTwoNames(["m", "new"])
     streams = Streams()
     streams.replace(StreamState(name="m", routing=Routing(labels={"stable": 3}), is_idle=False))
     service = ModelService(monitor, served, streams)
     questions = ModelQuestions(
         get_model_status=service.get_model_status,
-        get_model_metadata=metadata,
         served=served,
         monitor=monitor,
-        status_error=StatusError,
     )
     models = ModelApi(questions)
     other = Route("/v1/page", lambda request: Response("the page"))
@@ -76,12 +60,11 @@ def test_a_malformed_path_is_refused_and_names_itself(client):
     assert (response.status_code, response.json()) == (400, {"error": message})
 
 
-def test_a_bug_is_answered_and_logged(client):
-    response = client.get("/v1/models/broken/metadata")
+def test_a_bug_is_answered_and_logged():
+    with TestClient(make_app(BrokenModels())) as client:
+        response = client.get("/v1/models")
     assert response.status_code == 500
-    assert response.json() == {
-        "error": "RuntimeError in /v1/models/broken/metadata; see the server's log"
-    }
+    assert response.json() == {"error": "RuntimeError in /v1/models; see the server's log"}
 
 
 def test_status_is_tensorflow_servings(client):
@@ -105,36 +88,12 @@ def test_status_is_tensorflow_servings(client):
         ("/v1/models/new", 404),
         ("/v1/models/m/versions/4", 404),
         ("/v1/models/m/labels/none", 400),
-        ("/v1/models/none/metadata", 404),
     ],
 )
 def test_missing_resource_is_error_with_reason(client, path, status):
     response = client.get(path)
     assert response.status_code == status
     assert response.json()["error"]
-
-
-def test_metadata_is_tensorflow_servings(client):
-    x = {
-        "name": "x:0",
-        "dtype": "DT_FLOAT",
-        "tensor_shape": {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False},
-    }
-    assert client.get("/v1/models/m/metadata").json() == {
-        "model_spec": {"name": "m", "signature_name": "", "version": "3"},
-        "metadata": {
-            "signature_def": {
-                "signature_def": {
-                    "serving_default": {
-                        "inputs": {"x": x},
-                        "outputs": {},
-                        "method_name": "",
-                        "defaults": {},
-                    }
-                }
-            }
-        },
-    }
 
 
 def test_all_models_are_listed_even_empty_ones(client):

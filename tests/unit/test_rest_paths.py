@@ -9,7 +9,6 @@ from serving.base.errors import InvalidArgument
 from serving.rest.paths import (
     VERSION_MAX,
     ListQuestion,
-    MetadataQuestion,
     StatusQuestion,
     parse_path,
 )
@@ -24,15 +23,18 @@ NAMES = st.text(min_size=1, max_size=20).filter(lambda name: "\ufffd" not in nam
         ("HEAD", b"/v1/models/m", StatusQuestion("m")),
         ("GET", b"/v1/models/m/versions/0", StatusQuestion("m", 0)),
         ("GET", b"/v1/models/m/labels/l", StatusQuestion("m", None, "l")),
-        ("GET", b"/v1/models/m/metadata", MetadataQuestion("m")),
-        ("GET", b"/v1/models/m/versions/3/metadata", MetadataQuestion("m", 3)),
-        ("GET", b"/v1/models/m/labels/l/METADATA", MetadataQuestion("m", None, "l")),
         ("GET", b"/v1/models", ListQuestion()),
         ("GET", b"/v1/models/", ListQuestion()),
     ],
 )
 def test_parse_path_accepts_documented_paths(method, path, route):
     assert parse_path(method, path) == route
+
+
+@pytest.mark.parametrize("end", [b"", b"/metadata"])
+def test_parse_path_refuses_a_version_of_64_bits(end):
+    with pytest.raises(InvalidArgument, match="Failed to convert version"):
+        parse_path("GET", b"/v1/models/m/versions/9223372036854775808" + end)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@
 #include "native/base/ascii_text.h"
 #include "tests/native/fuzz/fuzz_target.h"
 
-// What a client of HTTP/1.1 makes of the bytes that it receives. It takes nothing that RFC 9112
+// Reads the answers of a server as a strict client of HTTP/1.1 does: it takes nothing that RFC 9112
 // does not allow a server to send.
 namespace millpond::fuzz {
 

@@ -127,7 +127,8 @@ class Service {
   const std::shared_ptr<base::ByteBudget> budget_ = std::make_shared<base::ByteBudget>();
   const std::shared_ptr<servable::Admission> admission_ = std::make_shared<servable::Admission>();
   const std::shared_ptr<rpc::ServerShared> shared_ = std::make_shared<rpc::ServerShared>();
-  rest::RestService runs_{{&map_, statistics_.get(), nullptr}, 1 << 20};
+  const rpc::HttpDocuments documents_;
+  rest::RestService runs_{{&map_, statistics_.get(), nullptr}, &documents_, 1 << 20};
   rpc::HttpService http_{rpc::HttpOptions(), &runs_};
 };
 
@@ -184,7 +185,7 @@ class Conversation final : public rpc::CallCarrier {
   }
 
  private:
-  // What the session does not take waits here, as in a socket.
+  // Bytes that the session does not take wait here, as in a socket.
   void Receive(std::string_view bytes) {
     socket_.append(bytes);
     while (session_->is_over() || session_->wants_input()) {
@@ -284,8 +285,8 @@ std::vector<size_t> EveryByte(size_t size) {
 
 }  // namespace
 
-// Whatever a client sends over HTTP/1.1, each of its requests has at most one answer, of its own
-// and in order, and each that has come as a whole has one. The answers are the same wherever the
+// Each request of a client over HTTP/1.1 has at most one answer, of its own and in order, and each
+// that has come as a whole has one. The answers are the same wherever the
 // network cuts the bytes, and however late Python answers. When the client leaves, no byte of the
 // budget and no call is left.
 Verdict Run(std::string_view input) {

@@ -84,6 +84,7 @@ class FakeServable:
         # Set by tests: its answers, and a serialized SignatureDefMap.
         self.respond: Callable[[bytes], bytes] = lambda request: b"answer"
         self.signatures = b""
+        self.metadata_json = ""
         self.predicted: list[bytes] = []
         self.prepared: list[bytes] = []
         self.answered_jointly: list[bytes] = []
@@ -181,6 +182,9 @@ class FakeServable:
     def signature_def_map(self) -> bytes:
         assert not self.is_destroyed
         return self.signatures
+
+    def set_metadata_json(self, json: str) -> None:
+        self.metadata_json = json
 
     def statistics(self) -> FakeStatistics:
         assert not self.is_destroyed

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serving.data_plane.requests import GrpcServerOptions, RareCall
-from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.tracing import FakeTraceContext
 
 
@@ -60,7 +59,7 @@ class FakeGrpcServer:
         self.health: dict[str, bool] = {}
         self.log: list[str] = []
         self.pins: list[bool] = []
-        self.metadata: dict[str, bytes] = {}
+        self.http_documents: dict[str, tuple[int, bytes]] = {}
         self.http_calls: dict[bool, deque[RareCall]] = {False: deque(), True: deque()}
         self.is_http_shut_down = False
         self.options = GrpcServerOptions(addresses=[])
@@ -126,11 +125,11 @@ class FakeGrpcServer:
             self.http_calls[is_probe].append(call)
             self._changed.notify_all()
 
-    def get_model_metadata(self, model: str, version: int | None, label: str | None) -> bytes:
-        del version, label
-        if model not in self.metadata:
-            raise StatusError(5, f"Servable not found for request: Latest({model})")
-        return self.metadata[model]
+    def set_http_document(self, path: str, status: int, body: bytes) -> None:
+        self.http_documents[path] = status, body
+
+    def remove_http_document(self, path: str) -> None:
+        del self.http_documents[path]
 
     def ask_http_to_go(self) -> None:
         self.log.append("ask_http_to_go")

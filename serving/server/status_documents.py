@@ -1,0 +1,205 @@
+"""StatusDocuments: the answers about models and the server that the data plane gives without Python."""
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from serving.base.errors import FailedPrecondition
+from serving.core.servable import ServableId, ServableStatus
+from serving.data_plane.requests import GrpcServer
+from serving.data_plane.servables import Servable
+from serving.http.health_routes import (
+    Readiness,
+    model_readiness_of,
+    model_reason,
+    readiness_document,
+    server_reason,
+)
+from serving.kserve import documents
+from serving.kserve.repository import ready_versions
+from serving.manager.model_notes import NotePublisher
+from serving.manager.state_monitor import StateMonitor
+from serving.manager.streams import Streams
+from serving.rpc.health import HealthReporter
+from serving.server.model_documents import (
+    Document,
+    Documents,
+    MetadataOf,
+    ModelView,
+    document,
+    model_documents,
+    path_part,
+)
+
+READY_PATH = "/readyz"
+
+
+class StatusDocuments:
+    """Gives the data plane a new document when what it shows has changed. Any thread.
+
+    The documents are the status of models, their readiness and metadata in the open inference
+    protocol, and the probes of the server. A change of one model looks at no other model, but for the
+    text of `/readyz`, which lists all. It has no thread: those that change a model call it, after the
+    change.
+    """
+
+    def __init__(
+        self,
+        grpc: GrpcServer,
+        *,
+        names: Sequence[str],
+        monitor: StateMonitor,
+        streams: Streams,
+        notes: NotePublisher,
+        health: HealthReporter,
+        status_error: type[Exception],
+        server_version: str,
+    ) -> None:
+        """Follows these parts from now on. `names` are the models that are configured first."""
+        self._grpc = grpc
+        self._monitor = monitor
+        self._streams = streams
+        self._notes = notes
+        self._health = health
+        self._status_error = status_error
+        # Held while pushing, so that an older document never replaces a newer one.
+        self._lock = threading.Lock()
+        self._names: tuple[str, ...] = ()
+        self._known: frozenset[str] = frozenset()
+        self._published: dict[str, Documents] = {}
+        self._server_documents: Documents = {}
+        # For each model the reason why it is not ready, and its part of `/readyz`.
+        self._reasons: dict[str, str | None] = {}
+        self._parts: dict[str, str] = {}
+        self._metadata: dict[str, dict[int, Mapping[str, Any] | None]] = {}
+        self._fixed: Documents = {
+            "/v2/health/live": document({"live": True}),
+            **dict.fromkeys(("/v2", "/v2/"), document(documents.server_metadata(server_version))),
+        }
+        monitor.add_stage_listener(self._on_status)
+        monitor.add_forget_listener(self.model_changed)
+        streams.add_routing_listener(self.model_changed)
+        notes.add_listener(self.model_changed)
+        health.add_listener(self._on_health)
+        self.set_models(names)
+
+    def set_models(self, names: Sequence[str]) -> None:
+        """Follows these models from now on, in this order."""
+        with self._lock:
+            changed = self._known.symmetric_difference(names)
+            self._names, self._known = tuple(names), frozenset(names)
+            for name in changed:
+                self._update_model(name)
+            self._update_server()
+
+    def model_changed(self, name: str) -> None:
+        """Brings the documents of one model up to date."""
+        with self._lock:
+            if self._update_model(name):
+                self._update_server()
+
+    def _on_status(self, status: ServableStatus) -> None:
+        self.model_changed(status.id.name)
+
+    def _on_health(self) -> None:
+        with self._lock:
+            for name in self._names if self._health.server.is_draining else ():
+                self._update_model(name)
+            self._update_server()
+
+    # --- Holding `_lock` --------------------------------------------------------------------------
+
+    def _update_model(self, name: str) -> bool:
+        """Returns True if the model's part of `/readyz` has changed."""
+        view = self._view(name)
+        made = dict(model_documents(view, self._metadata_of(view)))
+        before = self._parts.pop(name, "")
+        self._reasons.pop(name, None)
+        if view.is_configured:
+            reason = model_reason(view.statuses, self._notes.source_notes(name))
+            readiness = model_readiness_of(name, reason, is_draining=view.is_draining)
+            made[f"{READY_PATH}?model={path_part(name)}"] = _readiness(readiness)
+            self._reasons[name] = reason
+            self._parts[name] = _part(readiness)
+        self._published[name] = self._push(self._published.pop(name, {}), made)
+        if not made:
+            del self._published[name]
+        return self._parts.get(name, "") != before
+
+    def _update_server(self) -> None:
+        is_ready = self._health.server.is_serving
+        self._server_documents = self._push(
+            self._server_documents,
+            {
+                **self._fixed,
+                "/v2/health/ready": document({"ready": is_ready}, 200 if is_ready else 503),
+                READY_PATH: self._server_readiness(),
+            },
+        )
+
+    def _server_readiness(self) -> Document:
+        server = self._health.server
+        waiting = (name for name in self._names if self._reasons[name] is not None)
+        reason = server_reason(
+            waiting, is_serving=server.is_serving, is_draining=server.is_draining
+        )
+        empty = _readiness(Readiness(server.is_serving, reason, {}))
+        # Each model's part is made when the model changes, because there may be a thousand.
+        parts = ",".join([self._parts[name] for name in self._names])
+        return Document(empty.status, empty.body.removesuffix(b"}}") + parts.encode() + b"}}")
+
+    def _push(self, before: Documents, after: Documents) -> Documents:
+        for path in before.keys() - after.keys():
+            self._grpc.remove_http_document(path)
+        for path, made in after.items():
+            if before.get(path) != made:
+                self._grpc.set_http_document(path, made.status, made.body)
+        return after
+
+    def _view(self, name: str) -> ModelView:
+        # The control thread changes the state of a stream before the status of a version, or after it. In
+        # between, a version that answers in either of them does answer.
+        statuses, state = self._monitor.versions(name), self._streams.of(name)
+        return ModelView(
+            name=name,
+            is_configured=name in self._known,
+            is_draining=self._health.server.is_draining,
+            statuses=statuses,
+            ready_versions=tuple(sorted({*ready_versions(statuses), *state.ready_versions})),
+            default_version=state.routing.default_version,
+            labels=state.routing.labels,
+            label_targets=self._streams.label_targets(name),
+        )
+
+    def _metadata_of(self, view: ModelView) -> MetadataOf:
+        """Parses the signatures of a version once, because they do not change."""
+        before = self._metadata.pop(view.name, {})
+        kept = {version: before[version] for version in view.ready_versions if version in before}
+        if view.ready_versions:
+            self._metadata[view.name] = kept
+
+        def metadata_of(version: int) -> Mapping[str, Any] | None:
+            servable = self._streams.servable(ServableId(view.name, version))
+            if version not in kept and servable is not None:
+                kept[version] = self._parse_metadata(view.name, servable)
+            return kept.get(version)
+
+        return metadata_of
+
+    def _parse_metadata(self, name: str, servable: Servable) -> Mapping[str, Any] | None:
+        try:
+            return documents.model_metadata(name, (), servable.signature_def_map())
+        # Without serving_default, or unloaded just now.
+        except (FailedPrecondition, self._status_error):
+            return None
+
+
+def _readiness(readiness: Readiness) -> Document:
+    return document(readiness_document(readiness), readiness.status)
+
+
+def _part(readiness: Readiness) -> str:
+    """The models of a readiness as the inside of a JSON object."""
+    models = readiness_document(readiness)["models"]
+    return json.dumps(models, separators=(",", ":"))[1:-1]
