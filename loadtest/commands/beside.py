@@ -26,7 +26,7 @@ from loadtest.commands.options import (
 from loadtest.commands.plain_run import load_of, rate_of
 from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.demo_server import demo_server
-from loadtest.drive.disturbances import DISTURBANCES, GROUPS, REST, Site
+from loadtest.drive.disturbances import DISTURBANCES, ENDLESS, GROUPS, REST, Site
 from loadtest.drive.rest_load import closed_loop_rate, rows_body
 from loadtest.measure.latency import figures, medians, ratio
 from loadtest.measure.outcome_figures import answer_figures, generator_figures
@@ -116,7 +116,7 @@ def _run(parsed: argparse.Namespace) -> int:
     console, clock = Console(), SystemClock()
     load = load_of(parsed, MODEL_NAME)
     kinds = kinds_of(parsed.disturbances, parsed.rounds)
-    with demo_server(parsed, console.print) as server:
+    with demo_server(parsed, console.print, has_slow_model=ENDLESS in kinds) as server:
         rate_per_second = rate_of(parsed, load, server.target)
         site = _site(parsed, server, load.payloads[0], kinds, clock)
         segmented = SegmentedLoad(
@@ -272,5 +272,7 @@ def _text(ratios: Mapping[str, float | None]) -> str:
 
 
 BESIDE = Command(
-    "a steady load beside a disturbance: hostile clients, visits, REST", _add_options, _run
+    "a steady load beside a disturbance: hostile clients, visits, REST, endless requests",
+    _add_options,
+    _run,
 )

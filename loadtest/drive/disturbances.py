@@ -1,4 +1,4 @@
-"""The disturbances of a server beside its load, by name: hostile connections, visits, REST."""
+"""The disturbances of a server beside its load, by name: hostile connections, visits, REST, endless runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -7,12 +7,16 @@ from functools import partial
 from types import MappingProxyType
 
 from loadtest.drive.demo_model import MODEL_NAME
-from loadtest.drive.hostile_clients import Crowd, attacks
+from loadtest.drive.hostile_clients import Attack, Crowd, attacks
 from loadtest.drive.http_visitors import PagePolls, Visit, Visitor, scrape, visited
+from loadtest.drive.life_slow_model import SLOW_MODEL_NAME
 from loadtest.drive.rest_load import steady_load
 from serving.base.clock import Clock
 
 REST = "rest"
+ENDLESS = "endless"
+
+_ENDLESS_COUNT = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,15 @@ def _visits(visits: Callable[[], Mapping[str, Visit]], site: Site) -> AbstractCo
     return visited([Visitor(name, site.url, visit, site.clock) for name, visit in made])
 
 
+def _endless(site: Site) -> Crowd:
+    """Requests over REST to the slow model that do not end by themselves."""
+    body = b'{"inputs": {"seconds": Infinity}}'
+    head = b"POST /v1/models/%s:predict HTTP/1.1\r\nHost: localhost\r\n" % SLOW_MODEL_NAME.encode()
+    opening = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    attack = Attack(ENDLESS, connection_count=_ENDLESS_COUNT, is_http=True, opening=opening)
+    return Crowd(attack, site.target, site.url, site.clock)
+
+
 @contextmanager
 def _rest(site: Site) -> Iterator[None]:
     url = f"{site.url}/v1/models/{MODEL_NAME}:predict"
@@ -79,10 +92,11 @@ DISTURBANCES: Mapping[str, Disturbance] = MappingProxyType(
             partial(_visits, lambda: {"prometheus": scrape}), _P999_BESIDE_VISITS
         ),
         REST: Disturbance(_rest, ("p999_ms", 1.1)),
+        ENDLESS: Disturbance(_endless, ("p99_ms", 1.2)),
     }
 )
-"""Half of what REST can do, a page that polls and a Prometheus that scrapes once a second, and the
-attacks of `hostile_clients`."""
+"""Half of what REST can do, a page that polls and a Prometheus that scrapes once a second, endless
+requests of one other model, and the attacks of `hostile_clients`."""
 
 GROUPS: Mapping[str, Sequence[str]] = MappingProxyType(
     {"hostile": _ATTACKS, "monitoring": ("page and scrape", "page", "scrape")}

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel
+from loadtest.drive.demo_server import config_file
 from loadtest.drive.life_slow_model import SLOW_MODEL_NAME, prepare_slow_model, slow_request
 from loadtest.drive.version_series import VersionSeries, content_of
 from loadtest.measure.latency import figures, ratio
@@ -177,14 +178,11 @@ def _serving(stack: ExitStack, series: VersionSeries) -> ModelServer:
     places = {MODEL_NAME: series.base_path, SLOW_MODEL_NAME: directory / SLOW_MODEL_NAME}
     prepare_slow_model(places[SLOW_MODEL_NAME])
     series.drop(1)
-    configs = (
-        f'config {{ name: "{name}" base_path: "{path}" model_platform: "tensorflow" }}'
-        for name, path in places.items()
-    )
-    config_file = directory / "models.config"
-    config_file.write_text(f"model_config_list {{ {' '.join(configs)} }}")
     server = stack.enter_context(
-        ModelServer(model_config_file=config_file, file_system_poll_wait_seconds=_POLL_SECONDS)
+        ModelServer(
+            model_config_file=config_file(directory, places),
+            file_system_poll_wait_seconds=_POLL_SECONDS,
+        )
     )
     for name in places:
         server.wait_until_available(name, 1, _TIMEOUT_SECONDS)

@@ -53,14 +53,16 @@ class HttpServerTest : public ::testing::Test {
     ASSERT_TRUE(started.ok()) << started.message();
   }
 
-  std::shared_ptr<servable::ServableEntry> Publish(const std::string& name, int64_t version,
-                                                   Script script) {
+  std::shared_ptr<servable::ServableEntry> Publish(
+      const std::string& name, int64_t version, Script script,
+      std::shared_ptr<servable::RequestReservoir> reservoir = nullptr) {
     tensor::TensorSpec spec{"x", "x:0", tensor::dtype::kInt64, true, {-1}};
     tensor::Signature signature{"serving_default", "", {spec}, {spec}};
     auto servable = std::make_unique<FakeServable>(
         servable::ServableId{name, version}, std::vector<tensor::Signature>{signature},
         AfterScript(std::move(script), [](const FakeRun& run) { return EchoInputs(run); }));
-    auto entry = std::make_shared<servable::ServableEntry>(std::move(servable));
+    auto entry =
+        std::make_shared<servable::ServableEntry>(std::move(servable), std::move(reservoir));
     EXPECT_TRUE(servable::PublishHighest(map_, entry).ok());
     return entry;
   }

@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "native/base/clock.h"
 #include "native/rest/content_coding.h"
+#include "native/servable/request_reservoir.h"
 #include "tests/native/http_server.h"
 
 namespace millpond::rest {
@@ -140,6 +143,22 @@ TEST_F(RestServiceTest, ARequestWaitsForItsFirstVersionWithoutAThread) {
   EXPECT_EQ(CountOf(entry->requests(), Method::kRestPredict, Code::kOk), 8);
 }
 
+TEST_F(RestServiceTest, NoRequestMissesTheFirstVersionThatComesMeanwhile) {
+  constexpr int kModelCount = 300;
+  options_.first_version_wait_ns = 60'000'000'000;
+  Start();
+  RawHttp1 client(port());
+  for (int i = 0; i < kModelCount; ++i) {
+    const std::string name = "late-" + std::to_string(i);
+    map_.SetNotes(name, {"version 1 is loading", true, {}});
+    client.Send(Predict(name, "1"));
+    base::SleepNs(i % 50 * 1'000);
+    const auto entry = Publish(name, 1, {});
+    ASSERT_EQ(client.Next().status, 200) << name;
+    ASSERT_TRUE(servable::RetireVersion(map_, name, 1).ok());
+  }
+}
+
 TEST_F(RestServiceTest, ADrainEndsWaitsForAFirstVersionAndServesOthers) {
   options_.first_version_wait_ns = 60'000'000'000;
   map_.SetNotes("new", {"version 1 is loading", true, {}});
@@ -206,6 +225,32 @@ TEST_F(RestServiceTest, OnlyLargeRepliesToClientsThatAcceptItAreCompressed) {
   EXPECT_EQ(coding_of(rows, "gzip;q=0"), "");
   EXPECT_EQ(coding_of(rows, "br"), "");
   EXPECT_EQ(coding_of("1", "gzip"), "");
+}
+
+// A version that a failed request breaks is to be refused for it by no replay of that request.
+TEST_F(RestServiceTest, OnlyAnsweredRequestsAreSampled) {
+  const auto reservoir =
+      std::make_shared<servable::RequestReservoir>(servable::RequestReservoirLimits());
+  std::atomic<bool> fails{true};
+  const auto run = [&fails](const tensor::RunContext&) {
+    return fails ? base::Internal("the run broke") : base::Status();
+  };
+  const auto entry = Publish("sampled", 1, run, reservoir);
+  Start();
+  // One connection, which is answered in order.
+  RawHttp1 client(port());
+  const auto ask = [&](const std::string& request) {
+    client.Send(request);
+    return client.Next().status;
+  };
+  EXPECT_EQ(ask(Predict("sampled", "1, 2, 3")), 500);
+  EXPECT_EQ(ask(PostRequest("/v1/models/sampled:predict", "{")), 400);
+  fails = false;
+  EXPECT_EQ(ask(Predict("sampled", "4")), 200);
+  while (reservoir->Statistics().request_count == 0) std::this_thread::yield();
+  const auto kept = reservoir->Requests(base::MonotonicNs());
+  ASSERT_EQ(kept.size(), 1);
+  EXPECT_NE(kept[0].bytes.find(std::string("\4\0\0\0\0\0\0\0", 8)), std::string::npos);
 }
 
 TEST_F(RestServiceTest, ASampledRequestIsOfferedAsASpan) {

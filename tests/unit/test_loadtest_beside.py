@@ -1,6 +1,8 @@
 import io
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +16,12 @@ from loadtest.commands.beside import (
     kinds_of,
     print_beside,
 )
-from loadtest.drive.disturbances import DISTURBANCES, GROUPS
+from loadtest.drive.demo_server import config_file
+from loadtest.drive.disturbances import DISTURBANCES, ENDLESS, GROUPS, Site
+from loadtest.drive.life_slow_model import SLOW_MODEL_NAME
 from loadtest.plan.plan import Reply
+from serving.base.clock import SystemClock
+from serving.config.model_config_file import read_model_config_file
 from tests.unit.loadtest_outcomes import one_latency_each, outcome_of, segment_span, segmented_run
 
 SEGMENT_MS = 6_000
@@ -42,6 +48,29 @@ def test_group_stands_for_each_disturbance_once():
         QUIET,
     )
     assert all(name in DISTURBANCES for group in GROUPS.values() for name in group)
+
+
+def test_endless_requests_ask_the_slow_model_over_http(tmp_path: Path) -> None:
+    file = config_file(tmp_path, {"a": tmp_path / "a", SLOW_MODEL_NAME: tmp_path / "slow"})
+    assert [model.name for model in read_model_config_file(file)] == ["a", SLOW_MODEL_NAME]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        site = Site(
+            target="127.0.0.1:1",
+            url=url,
+            message=b"",
+            rest_body=b"",
+            rest_rate=0,
+            seconds=1,
+            clock=SystemClock(),
+        )
+        with DISTURBANCES[ENDLESS].start(site):
+            clients = [server.accept()[0] for _ in range(8)]
+            for client in clients:
+                with client:
+                    assert client.recv(4_096).startswith(
+                        b"POST /v1/models/slow:predict HTTP/1.1\r\n"
+                    )
 
 
 def test_ratio_compares_with_all_quiet_segments():
