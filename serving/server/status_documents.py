@@ -5,6 +5,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import structlog
+
 from serving.base.errors import FailedPrecondition
 from serving.core.servable import ServableId, ServableStatus
 from serving.data_plane.requests import GrpcServer
@@ -33,6 +35,8 @@ from serving.server.model_documents import (
 )
 
 READY_PATH = "/readyz"
+
+_log = structlog.get_logger(__name__)
 
 
 class StatusDocuments:
@@ -113,7 +117,7 @@ class StatusDocuments:
     def _update_model(self, name: str) -> bool:
         """Returns True if the model's part of `/readyz` has changed."""
         view = self._view(name)
-        made = dict(model_documents(view, self._metadata_of(view)))
+        made = self._documents_of(view)
         before = self._parts.pop(name, "")
         self._reasons.pop(name, None)
         if view.is_configured:
@@ -126,6 +130,14 @@ class StatusDocuments:
         if not made:
             del self._published[name]
         return self._parts.get(name, "") != before
+
+    def _documents_of(self, view: ModelView) -> dict[str, Document]:
+        try:
+            return dict(model_documents(view, self._metadata_of(view)))
+        except Exception:  # noqa: BLE001 (a bug here must not stop the thread that changes the model)
+            _log.exception("documents_failed", model=view.name)
+            # Python answers, and says what fails.
+            return {}
 
     def _update_server(self) -> None:
         is_ready = self._health.server.is_serving

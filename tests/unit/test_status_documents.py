@@ -224,3 +224,12 @@ def test_an_equal_document_is_not_pushed_again() -> None:
     world.documents.model_changed("m")
     world.documents.model_changed("a/b é")
     assert not world.grpc.http_documents
+
+
+def test_a_bug_leaves_the_answers_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    swapped(world)
+    monkeypatch.setattr("serving.server.status_documents.model_documents", None)
+    world.record(3, LOADING)
+    assert not any(path.startswith("/v1/models/m") for path in world.grpc.http_documents)
+    assert b'"m":{"is_ready":true}' in world.grpc.http_documents["/readyz"][1]
