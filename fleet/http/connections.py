@@ -94,7 +94,7 @@ class GuardedConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._phase = Phase.BETWEEN
-        # The next six members are about the request that is being received.
+        # The members up to `_has_message_ended` are about the request that is being received.
         self._head_bytes = 0
         self._body_bytes_left = 0
         self._framing_bytes = 0

@@ -101,7 +101,10 @@ class EntranceConnection(GuardedConnection):
 
     @property
     def _had_its_time(self) -> bool:
-        """Overrides: a client gets SILENT_SECONDS after each response, because others can wait in the kernel."""
+        """Overrides: also after a response, a connection has SILENT_SECONDS for its next request.
+
+        The entrance can afford that, because new connections can wait in the kernel.
+        """
         return self._is_silence_over
 
     def _hand_over(self) -> None:

@@ -101,7 +101,7 @@ class LeaseHolder:
         self._clock = clock
         self.address = ""
         """The HTTP address of this coordinator. The Lease shows it to the coordinators that wait."""
-        # Only `turn` uses the next three members.
+        # Only `turn` uses `_observed`, `_acquired_wall_ns` and `_failure`.
         self._observed: Observed | None = None
         self._acquired_wall_ns = 0
         self._failure = ""

@@ -141,8 +141,8 @@ class PodPlace:
                 self._note_ends(before, self._pods)
             elif self._is_same(name, pod):
                 del self._pods[name]
-                # A pod that was deleted as usual has a deletionTimestamp in its last state. Any other has
-                # failed.
+                # A pod that was deleted as usual has a deletionTimestamp in its last state. A pod that is gone
+                # without one has failed.
                 if not pod["metadata"].get("deletionTimestamp"):
                     self._note_ends(before, {})
             self._membership = None

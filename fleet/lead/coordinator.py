@@ -101,7 +101,7 @@ class Coordinator:
         self._is_closed = False
         # The servers that were lost at the last step. Only `step` uses it.
         self._lost: frozenset[str] = frozenset()
-        # Guards the next three members. Never held during a write of the state.
+        # Guards `_sightings`, `_identities` and `_order_found`. Never held during a write of the state.
         self._lock = threading.Lock()
         self._sightings: dict[str, Sighting] = {}
         self._identities: Mapping[str, str] = {}

@@ -133,7 +133,7 @@ class ServerLinks:
         # The grants that wait for a thread. A later grant for the same server and model replaces an earlier
         # one.
         self._waiting: dict[_CallKey, Grant] = {}
-        # The kinds of calls to servers that are not prompt.
+        # The delay of each kind of call to a server that is not prompt. A prompt server has none here.
         self._delays: dict[_CallKey, _Delay] = {}
         # The grants that a server has ignored, so that this is logged once.
         self._ignoring: set[_CallKey] = set()
@@ -191,7 +191,7 @@ class ServerLinks:
 
     def _submit(self, key: _CallKey) -> None:
         with self._lock:
-            # A server that does not report in time gets its grants from the slower threads too.
+            # A server that does not report in time does not count as prompt for grants either.
             is_patient = key in self._delays or _CallKey(key.server) in self._delays
             if key in self._running or (key, is_patient) in self._queued:
                 return
@@ -279,7 +279,7 @@ class ServerLinks:
             )
 
     def _link(self, name: str) -> _Link | None:
-        """The link to a server, which is connected now if it was not; None if the server has left the fleet."""
+        """The link to a server; None if the server has left the fleet. The first call makes the link."""
         with self._lock:
             target = self._targets.get(name)
             if target is None:

@@ -37,7 +37,7 @@ _ORDER_BITS = 28
 
 
 class AnotherCluster(OSError):
-    """The cluster was started anew with an empty store. This process is connected to the cluster before that."""
+    """The cluster was started anew with an empty store, and this process belongs to the earlier cluster."""
 
 
 class Deposed(OSError):
@@ -95,7 +95,7 @@ class StoredTerm:
         """Begins the next term, with a number of at least `first`. Raises OSError and Deposed."""
         self._store = store
         self._clock = clock
-        # Guards the next two members.
+        # Guards `_checked_ns` and `_is_over`.
         self._lock = threading.Lock()
         # The time of the last look at the terms; None before the first.
         self._checked_ns: int | None = None

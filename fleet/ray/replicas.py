@@ -79,7 +79,7 @@ class RayReplicas:
         # Guards the state, and is held while the state is written.
         self._lock = threading.Lock()
         self._text: StoredText | None = None
-        # Each of the next four values is replaced as a whole, so a reader needs no lock.
+        # The values from here on are each replaced as a whole, so a reader needs no lock.
         self._decision = ReplicaDecision(state=ReplicaState())
         self._look = Look()
         # By replica, the reason why its last launch has ended by itself.
@@ -235,7 +235,8 @@ class RayReplicas:
             return
         orphans = self._servers.orphans([*self.state.replicas.values()])
         if orphans:
-            # The term is checked after the list was made. So the list has no launch of a later coordinator.
+            # A later coordinator may have launched some of them. Then its term had begun before the list was
+            # made, so this check raises, and ends none of them.
             self._leadership.check()
         for actor_name in orphans:
             self._servers.end_orphan(actor_name)

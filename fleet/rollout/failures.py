@@ -25,7 +25,7 @@ def failure_verdict(trial: Trial, comparison: Comparison) -> GateVerdict | None:
     """
     if not _is_judged(trial, comparison):
         return None
-    # A paused wave has no end, because it goes on after `judged_seconds`.
+    # A paused wave has no end, because it does not pass after `judged_seconds`.
     is_end = trial.is_last_wave and not trial.state.is_paused and comparison.has_held(trial)
     # A quick check that is enough for most versions, because a version has at least as many failures since
     # its load as in this wave.
@@ -49,7 +49,7 @@ def counted(trial: Trial, comparison: Comparison) -> tuple[VersionFigures, Versi
     """The requests of the new version in this wave, and of the old version on other servers.
 
     In the last wave, the requests of the old version in the earlier waves count too, because at its end no
-    server has the old version any more. Requests of the last wave have no latencies here.
+    server has the old version any more. The figures of the last wave have no latencies.
     """
     if not trial.is_last_wave:
         return comparison.figures(trial)

@@ -10,7 +10,7 @@ from serving.http.listener import HttpListener
 from serving.server.admin_listener import AdminListener
 
 REPORT_SECONDS_MAX = 5.0
-"""The longest that a member of a fleet waits for a report to its coordinator, which asks once a second.
+"""The longest that a member of a fleet waits until its coordinator asks for a report, as it does each second.
 
 If no coordinator runs, HAProxy's checks and clients that watch gRPC's health find the drain in this time.
 """

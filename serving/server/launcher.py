@@ -140,7 +140,8 @@ def raise_descriptor_limit() -> None:
 
 
 def stop_at_eof(descriptor: int, stop: Callable[[], None] | None = None) -> threading.Thread:
-    """Starts a thread that calls `stop` when the pipe `descriptor` ends. By default it sends SIGTERM to itself.
+    """Starts a thread that calls `stop` when the pipe `descriptor` ends. By default, `stop` sends SIGTERM to
+    this process.
 
     The parent holds the other end of the pipe. So this process ends with its parent, however the parent ends.
     PR_SET_PDEATHSIG would not be enough, because the kernel sends that signal when the thread that forked

@@ -1,7 +1,7 @@
 """Writes log lines to a descriptor, and never blocks the thread that logs.
 
-A pipe holds 64 KiB. If no process reads from the pipe, a write to the full pipe waits forever. Without the
-following, the control thread would wait, and so would a native thread that writes to descriptor 2:
+A pipe holds 64 KiB. If no process reads from the pipe, a write to the full pipe waits forever. The control
+thread must not wait so, nor a native thread that writes to descriptor 2. Two things prevent it:
 
 - `unblock` gives this process its own non-blocking view of the pipe. If a native line does not fit into the
   pipe, the line is lost, and its thread goes on.

@@ -42,7 +42,7 @@ class ReadinessWatch:
         self._startup_wait = StartupWait(
             self._awaited_models, max_seconds=max_startup_wait_seconds, clock=clock
         )
-        # Guards the next two members.
+        # Held by `report`, so that only one thread finds that the server is ready.
         self._lock = threading.Lock()
         self._port: int | None = None
         self._is_reported = False

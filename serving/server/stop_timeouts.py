@@ -10,13 +10,13 @@ SOURCE_TIMEOUT_SECONDS = 0.1
 """The longest wait for each source and each watch of files. A poll takes milliseconds unless its disk hangs."""
 
 BLOCKED_VERSIONS_TIMEOUT_SECONDS = 2.0
-"""The longest wait until the blocked versions are written: a kilobyte, unless the disk hangs."""
+"""The longest wait until the blocked versions are written. They are a kilobyte, so only a disk that hangs needs it."""
 
 CAPTURE_TIMEOUT_SECONDS = 2.0
-"""The longest wait until the recent requests are written: megabytes, unless the disk hangs."""
+"""The longest wait until the recent requests are written. They are megabytes, so only a disk that hangs needs it."""
 
 TRACING_TIMEOUT_SECONDS = 2.0
-"""The longest wait until the last spans are sent: one POST, unless the collector does not answer."""
+"""The longest wait until the last spans are sent. That is one POST, so only a collector that is gone needs it."""
 
 PROFILER_TIMEOUT_SECONDS = 2.0
 """The longest wait until a profiler's trace is written, after the drain has waited for its reply."""
