@@ -20,18 +20,17 @@ people to look at the swap. Without a limit each swap would add series for ever.
 
 
 WHOLE_COUNT_MAX = 50
-"""The number of versions, those whose state changed last, that have all of their series at once.
+"""The most versions that all have all of their series.
 
-Of other versions, as on a server of a thousand models, the stages and gates of the load are not shown, and
-figures of the version that are 0 are left out, unless an alert or a rate needs the 0.
+If a server has more, as one of a thousand models, only LATEST_COUNT_MAX versions have all. Of the others, the
+stages and gates of the load are left out, the histogram of latencies begins with the first request, and
+figures that are 0 are left out unless an alert or a rate needs the 0.
 """
 
-BEGUN_COUNT_MAX = 10
-"""The number of versions whose histograms are shown before the first request, if the server has more than
-WHOLE_COUNT_MAX versions.
+LATEST_COUNT_MAX = 10
+"""The number of versions, those whose state changed last, that have all of their series on any server.
 
-Histograms are nine tenths of all series. A histogram at 0 is only needed right after a swap, so that the
-rate counts the first requests of the new version.
+Right after a swap, people look at the load, and the rate must count the first requests of the new version.
 """
 
 
@@ -221,8 +220,7 @@ SERVABLE_STATE = MetricFamily(
     name="serving_servable_state",
     kind="gauge",
     labels=(*_VERSION_LABELS, "state"),
-    help="1 for the state that the version is in. 0 for the others, of the 50 versions whose state "
-    "changed last.",
+    help="1 for the state that the version is in. 0 for the others, unless the version is at rest.",
 )
 SERVABLE_HEALTH = MetricFamily(
     name="serving_servable_health",

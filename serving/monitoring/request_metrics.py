@@ -34,19 +34,17 @@ _PARTS = tuple(phase for phase in PHASES if phase != "total")
 
 def request_metrics(
     methods: Sequence[MethodStatistics],
-    *,
     whole: Collection[tuple[str, int]],
-    begun: Collection[tuple[str, int]],
+    *,
     is_native: bool = False,
 ) -> Iterator[Samples]:
     """Yields the metrics of requests. `is_native` adds the latency as a native histogram.
 
-    Before the first request of a version, its latencies are shown if the version is one of `begun`, and its
-    requests in flight if it is one of `whole`.
+    The latencies and the requests in flight of the versions in `whole` are shown before the first request.
     """
     yield _counts(methods)
     yield _latencies(
-        [item for item in methods if item.count_by_code or (item.model, item.version) in begun],
+        [item for item in methods if item.count_by_code or (item.model, item.version) in whole],
         is_native=is_native,
     )
     yield _quantiles(methods)

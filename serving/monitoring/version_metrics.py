@@ -20,8 +20,8 @@ from serving.manager.state_monitor import Statuses
 from serving.manager.streams import Streams
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import (
-    BEGUN_COUNT_MAX,
     ENDED_SECONDS_MAX,
+    LATEST_COUNT_MAX,
     WHOLE_COUNT_MAX,
     MetricFamily,
 )
@@ -42,18 +42,13 @@ def shown_statuses(statuses: Statuses, now_ns: int) -> list[ServableStatus]:
     ]
 
 
-def latest_changes(statuses: Sequence[ServableStatus], count_max: int) -> list[ServableStatus]:
-    """The `count_max` statuses whose state changed last, in their order. Pure."""
-    latest = heapq.nlargest(count_max, statuses, key=lambda item: item.state_changed_ns)
-    ids = {status.id for status in latest}
-    return [status for status in statuses if status.id in ids]
-
-
-def begun_versions(statuses: Sequence[ServableStatus]) -> list[ServableStatus]:
-    """The statuses of the versions whose histograms are shown before the first request. Pure."""
+def latest_changes(statuses: Sequence[ServableStatus]) -> list[ServableStatus]:
+    """The statuses of the versions that have all of their series, in their order. Pure."""
     if len(statuses) <= WHOLE_COUNT_MAX:
         return [*statuses]
-    return latest_changes(statuses, BEGUN_COUNT_MAX)
+    latest = heapq.nlargest(LATEST_COUNT_MAX, statuses, key=lambda item: item.state_changed_ns)
+    ids = {status.id for status in latest}
+    return [status for status in statuses if status.id in ids]
 
 
 def version_metrics(

@@ -43,8 +43,8 @@ from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.loading.reservoirs import Reservoirs
 from serving.monitoring.collector import MetricsCollector, MetricsExposition
 from serving.monitoring.metric_families import (
-    BEGUN_COUNT_MAX,
     FAMILIES,
+    LATEST_COUNT_MAX,
     WHOLE_COUNT_MAX,
     MetricFamily,
     left_out_list,
@@ -172,7 +172,7 @@ def test_latencies_of_many_idle_models_are_left_out():
     series = series_of(many_models(1_000, asked_count=10))
     assert len(having(series, "serving_requests_total")) == 1_000
     shown = having(series, "serving_request_latency_seconds_count")
-    assert len(shown) == 10 + BEGUN_COUNT_MAX
+    assert len(shown) == 10 + LATEST_COUNT_MAX
     assert shown["OK", "Predict", "m0", "1"] == 1
     assert shown["OK", "Predict", "m999", "1"] == 0
     assert ("OK", "Predict", "m10", "1") not in shown
@@ -181,8 +181,8 @@ def test_latencies_of_many_idle_models_are_left_out():
 def test_loads_of_many_models_are_those_of_the_last():
     series = series_of(many_models(1_000, asked_count=0))
     for name, count in (
-        ("serving_load_stage_seconds", 2 * WHOLE_COUNT_MAX),
-        (":tensorflow:serving:model_warmup_latency_count", BEGUN_COUNT_MAX),
+        ("serving_load_stage_seconds", 2 * LATEST_COUNT_MAX),
+        (":tensorflow:serving:model_warmup_latency_count", LATEST_COUNT_MAX),
     ):
         assert len(having(series, name)) == count
     assert ("m999", "restore", "1") in having(series, "serving_load_stage_seconds")
@@ -240,7 +240,7 @@ def test_few_versions_have_all_histograms_at_0():
         shown = having(
             series_of(many_models(count, asked_count=0)), "serving_request_latency_seconds_count"
         )
-        assert len(shown) == (WHOLE_COUNT_MAX if count == WHOLE_COUNT_MAX else BEGUN_COUNT_MAX)
+        assert len(shown) == (WHOLE_COUNT_MAX if count == WHOLE_COUNT_MAX else LATEST_COUNT_MAX)
 
 
 def test_trouble_of_a_model_at_rest_is_shown():
