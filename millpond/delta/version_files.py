@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from serving.base.clock import NS_PER_SECOND
+from serving.base.directory_files import opened_directory
 from serving.base.errors import FailedPrecondition
 
 GRAPH_FILE = "saved_model.pb"
@@ -17,6 +21,11 @@ FINGERPRINT_FILE = "fingerprint.pb"
 VARIABLES = "variables"
 PREFIX = f"{VARIABLES}/variables"
 """The prefix of a SavedModel's checkpoint, below its directory."""
+
+_PARTIAL = ".delta-partial"
+
+_DATED_BACK_NS = 2 * NS_PER_SECOND
+"""Above the second after which a server takes a version as still."""
 
 # The errors of `link` that a copy instead of a link avoids.
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
@@ -32,19 +41,55 @@ def refuse_existing(path: Path) -> None:
 def written_beside(path: Path) -> Iterator[Path]:
     """Yields a new directory beside `path`, which becomes `path` at the end.
 
-    Servers ignore it until then, because its name is not a number. If the block fails, it is deleted.
+    Servers ignore it until then, because its name is not a number. If the block fails, it is deleted, and so are
+    directories of processes that were killed: their links would keep a base's bytes on the disk.
     Raises FailedPrecondition if `path` exists, and OSError.
     """
     refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    partial.mkdir()
-    try:
+    _remove_leftovers(path.parent)
+    with _locked_directory(path) as partial:
         yield partial
+        _date_back(partial)
         refuse_existing(path)
         partial.rename(path)
+
+
+@contextmanager
+def _locked_directory(path: Path) -> Iterator[Path]:
+    """Yields a new directory that other processes leave alone, and deletes what is left of it."""
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    # Under this name it would be a leftover if it were not locked.
+    partial = fresh.with_name(f"{fresh.name}{_PARTIAL}")
+    fresh.mkdir()
+    try:
+        with opened_directory(fresh) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fresh.rename(partial)
+            yield partial
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        for left in (fresh, partial):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _remove_leftovers(parent: Path) -> None:
+    for path in parent.glob(f".*{_PARTIAL}"):
+        with suppress(OSError), opened_directory(path) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _date_back(version: Path) -> None:
+    """Makes what is new in a version a little older, links left out.
+
+    A server waits until a version that is being copied has been still for a second. This one appears whole.
+    """
+    for folder, _, names in os.walk(version):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            status = os.stat(path)
+            if stat.S_ISDIR(status.st_mode) or status.st_nlink == 1:
+                time_ns = status.st_mtime_ns - _DATED_BACK_NS
+                os.utime(path, ns=(time_ns, time_ns))
 
 
 def link_tree(

@@ -44,11 +44,13 @@ from serving.source.poller_pool import PollerPool
 from serving.source.settling import (
     MISSING_ASSET_WAIT_NS,
     Candidate,
+    Entry,
     Fingerprint,
     Instant,
     after_check,
     needs_check,
     observe,
+    stamp_of,
 )
 
 _log = structlog.get_logger(__name__)
@@ -72,9 +74,9 @@ def fingerprint(directory: str) -> Fingerprint:
     return Fingerprint(tuple(sorted(_entries(directory, ""))))
 
 
-def _entries(root: str, relative: str) -> Iterable[tuple[str, int, int, int]]:
+def _entries(root: str, relative: str) -> Iterable[Entry]:
     status = Path(root, relative).stat()
-    yield relative, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    yield relative, status.st_size, status.st_mtime_ns, stamp_of(status)
     with os.scandir(Path(root, relative)) as entries:
         for entry in entries:
             path = os.path.join(relative, entry.name)
@@ -85,14 +87,14 @@ def _entries(root: str, relative: str) -> Iterable[tuple[str, int, int, int]]:
                 yield _entry(entry, path)
 
 
-def _entry(entry: os.DirEntry[str], path: str) -> tuple[str, int, int, int]:
+def _entry(entry: os.DirEntry[str], path: str) -> Entry:
     try:
         status = entry.stat()
     except FileNotFoundError:
         # A dangling link, or a file that has just been deleted. The version may load without it; the
         # completeness check decides that. If the file appears later, the fingerprint changes.
         return path, -1, 0, 0
-    return path, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return path, status.st_size, status.st_mtime_ns, stamp_of(status)
 
 
 def _is_dated(base_path: str) -> bool:

@@ -156,7 +156,8 @@ def with_comparison(
     """Compares the files of live versions, as they were `seen`, with what was found.
 
     A missing version that is back with the files that were loaded is no longer missing. A change of
-    a file's owner or mode counts as a change of its content, because both may change only the ctime.
+    a file's owner or mode counts as a change of its content, because both may change only the ctime. That
+    of a file with several hard links does not.
     """
     as_loaded = {
         version: fingerprint
@@ -193,7 +194,8 @@ def found_fingerprint(state: SourceState, version: int, directory: str) -> Finge
 
 def is_as_found(state: SourceState, version: int, directory: str, fingerprint: Fingerprint) -> bool:
     """True if the version is found and its files have not changed since."""
-    return found_fingerprint(state, version, directory) == fingerprint
+    found = found_fingerprint(state, version, directory)
+    return found is not None and found.is_as(fingerprint)
 
 
 def decide(

@@ -342,7 +342,8 @@ def test_other_file_system_needs_a_copy(
 
 
 @pytest.mark.parametrize(
-    "step", ["os.link", "SaveV2", "MergeV2Checkpoints", "tf.fingerprint", "Path.rename"]
+    "step",
+    ["os.link", "SaveV2", "MergeV2Checkpoints", "tf.fingerprint", "os.utime", "Path.rename"],
 )
 def test_failure_midway_leaves_nothing(
     model: TrainedModel, monkeypatch: pytest.MonkeyPatch, step: str
@@ -352,7 +353,7 @@ def test_failure_midway_leaves_nothing(
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    owners = {"os.link": os, "tf.fingerprint": tf, "Path.rename": Path}
+    owners = {"os.link": os, "os.utime": os, "tf.fingerprint": tf, "Path.rename": Path}
     monkeypatch.setattr(owners.get(step, tf.raw_ops), step.rpartition(".")[2], fail)
     with pytest.raises(OSError, match="No space left"):
         model.export_delta(2)
@@ -360,6 +361,36 @@ def test_failure_midway_leaves_nothing(
     monkeypatch.undo()
     path = model.export_delta(2)
     assert loaded_answer(path, IDS).tobytes() == model.answer(IDS).tobytes()
+
+
+def test_killed_export_is_cleared_by_the_next(model: TrainedModel) -> None:
+    from millpond.delta.version_files import written_beside
+
+    leftover = model.base_path / ".7.0123.delta-partial"
+    leftover.mkdir()
+    os.link(model.base_path / "1" / "saved_model.pb", leftover / "saved_model.pb")
+    other_tool = model.base_path / ".8.partial"
+    other_tool.mkdir()
+    with written_beside(model.base_path / "5") as under_way:
+        model.export_delta(2)
+        assert under_way.is_dir()
+    assert sorted(os.listdir(model.base_path)) == [".8.partial", "1", "2", "5"]
+
+
+def test_new_version_is_old_enough_for_a_server(tmp_path: Path) -> None:
+    from millpond.delta import export_base, export_delta
+    from serving.source.file_system_source import fingerprint
+    from serving.source.settling import SETTLE_NS
+
+    made = TrainedModel(tmp_path)
+    tables = made.module.tables
+    base = export_base(made.module, tmp_path / "1", signatures=made._answer, tables=tables)
+    made.train()
+    delta = export_delta(made.module, base, tmp_path / "2")
+    (tmp_path / "now").touch()
+    now_ns = (tmp_path / "now").stat().st_mtime_ns
+    for path in (base.path, delta.path):
+        assert fingerprint(str(path)).mtime_ns_newest < now_ns - SETTLE_NS
 
 
 # --- The index --------------------------------------------------------------------------------------------------

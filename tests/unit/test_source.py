@@ -1,4 +1,5 @@
 import os
+import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -778,6 +779,62 @@ def test_source_allowed_to_empty_drops_last_version(site: Site) -> None:
 
 
 # --- Overwriting a version that serves ------------------------------------------------------------
+
+
+@pytest.fixture
+def links(site: Site) -> Path:
+    """A directory on the file system of the base path, for links to files of versions."""
+    path = site.path / ".links"
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("failed", [set[int](), {7}])
+def test_source_version_linked_elsewhere_is_the_same(
+    site: Site, links: Path, failed: set[int]
+) -> None:
+    directory = site.drop("7")
+    source = site.source()
+    source.poll()
+    site.aspirations.failed = failed
+    before = fingerprint(str(directory))
+    # Each link and its removal change the ctime of the file.
+    for name in ("first", "second"):
+        os.link(directory / "saved_model.pb", links / name)
+        site.clock.advance(60)
+        source.poll()
+    assert fingerprint(str(directory)) != before
+    assert source.notes() == []
+    assert (site.aspirations.lists, site.aspirations.anew) == ([[7]], [7])
+
+
+def test_source_live_version_may_lose_its_links(site: Site, links: Path) -> None:
+    directory = site.drop("7")
+    source = site.source()
+    source.poll()
+    for _ in range(2):
+        os.link(directory / "saved_model.pb", links / "link")
+        site.clock.advance(60)
+        source.poll()
+        (links / "link").unlink()
+        site.clock.advance(60)
+        source.poll()
+    assert source.notes() == []
+
+
+def test_source_replaced_linked_file_is_reported(site: Site, links: Path) -> None:
+    directory = site.drop("7")
+    graph = directory / "saved_model.pb"
+    os.link(graph, links / "first")
+    source = site.source()
+    source.poll()
+    other = links / "other"
+    shutil.copy2(graph, other)
+    os.link(other, links / "second")
+    other.replace(graph)
+    site.clock.advance(60)
+    source.poll()
+    assert [note.event for note in source.notes()] == ["live_version_overwritten"]
 
 
 def test_source_overwritten_version_is_reported_once(site: Site) -> None:
