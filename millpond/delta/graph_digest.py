@@ -27,7 +27,12 @@ def graph_digest(version: Path) -> bytes:
     Counts the keys of variables, and not their values. Raises OSError, and DecodeError of protobuf.
     """
     saved = saved_model_pb2.SavedModel.FromString((version / GRAPH_FILE).read_bytes())
-    return _digest([_MetaGraph(meta_graph).digest() for meta_graph in saved.meta_graphs])
+    return _digest([meta_graph_digest(meta_graph) for meta_graph in saved.meta_graphs])
+
+
+def meta_graph_digest(meta_graph: Any) -> bytes:
+    """The same for two graphs with the same signatures that are computed in the same way."""
+    return _MetaGraph(meta_graph).digest()
 
 
 class _MetaGraph:

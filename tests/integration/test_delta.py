@@ -312,6 +312,36 @@ def test_missing_variable_is_refused(model: TrainedModel) -> None:
         model.export_delta(2)
 
 
+def test_changed_code_is_another_graph(model: TrainedModel) -> None:
+    import tensorflow as tf
+
+    from millpond.delta import check_graph, open_base
+
+    base = open_base(model.base_path / "1")
+    check_graph(model.module, base, signatures=model._answer)
+    spec = tf.TensorSpec([None], tf.int64, name="ids")
+
+    def traced(answer: Callable[[Any], Any]) -> Any:
+        return tf.function(answer, input_signature=[spec])
+
+    # Traced anew, with other names of functions.
+    same = traced(model._answer.python_function)
+    check_graph(model.module, base, signatures=same)
+    other = traced(lambda ids: {"y": tf.nn.relu(same(ids)["y"])})
+    with pytest.raises(FailedPrecondition, match="has another graph than"):
+        check_graph(model.module, base, signatures=other)
+    with pytest.raises(FailedPrecondition, match="has another graph than"):
+        check_graph(model.module, base, signatures={"other": same})
+
+
+def test_check_of_a_graph_needs_the_tables(model: TrainedModel) -> None:
+    from millpond.delta import check_graph, open_base
+
+    model.module.tables = [model.module.tables[0]]
+    with pytest.raises(FailedPrecondition, match="the model has no table_1"):
+        check_graph(model.module, open_base(model.base_path / "1"), signatures=model._answer)
+
+
 def test_too_many_rows_are_refused(model: TrainedModel) -> None:
     model.module.tables[0].assign_add(model.module.tables[0] * 0 + 1)
     with pytest.raises(FailedPrecondition, match=r"50\.\d% of the rows.*table_0 100\.0%"):
@@ -585,7 +615,7 @@ KINDS = (
 def test_each_kind_of_model_has_deltas(make: Callable[[], ModelAndInputs], tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from millpond.delta import export_base, export_delta
+    from millpond.delta import check_graph, export_base, export_delta
 
     model, tables, arguments, inputs = make()
 
@@ -594,6 +624,7 @@ def test_each_kind_of_model_has_deltas(make: Callable[[], ModelAndInputs], tmp_p
         return b"".join(loaded[name].numpy().tobytes() for name in sorted(loaded))
 
     base = export_base(model, tmp_path / "1", tables=tables, **arguments)
+    check_graph(model, base, **arguments)
     assert len(base.tables) == len({id(table) for table in tables})
     assert_each_table_is_stored_once(base.path)
     before = answered(base.path)
