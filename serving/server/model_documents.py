@@ -26,18 +26,26 @@ class Document(NamedTuple):
 Documents = Mapping[str, Document]
 
 
+class VersionView(NamedTuple):
+    """One version as its documents show it: without the stage of its load."""
+
+    version: int
+    state: ServableState
+    health: Health
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelView:
-    """One model at one moment. A value.
+    """All that the documents of a model show. A value: equal views have equal documents.
 
-    `ready_versions` are those that answer, ascending. `labels` lead to versions that answer, and
-    `label_targets` also to versions that do not answer yet.
+    `versions` are all that are remembered, ascending, and `ready_versions` those that answer. `labels` lead to
+    versions that answer, and `label_targets` also to versions that do not answer yet.
     """
 
     name: str
     is_configured: bool
     is_draining: bool
-    statuses: tuple[ServableStatus, ...]
+    versions: tuple[VersionView, ...]
     ready_versions: tuple[int, ...]
     default_version: int | None
     labels: Mapping[str, int]
@@ -64,13 +72,10 @@ def path_part(text: str) -> str:
 
 
 def _status_documents(view: ModelView) -> Iterator[tuple[str, Document]]:
-    if not view.statuses:
+    if not view.versions:
         return
     path = f"/v1/models/{path_part(view.name)}"
-    rows = {
-        status.id.version: _status_row(status.id.version, status.state, status.health)
-        for status in reversed(view.statuses)
-    }
+    rows = {shown.version: _status_row(shown) for shown in reversed(view.versions)}
     by_version = {version: _status_list(row) for version, row in rows.items()}
     whole = _status_list(",".join(rows.values()))
     yield path, whole
@@ -89,8 +94,9 @@ def _status_list(rows: str) -> Document:
 
 # Cached, because a change of one version leaves the rows of the model's other versions as they are.
 @lru_cache(maxsize=4096)
-def _status_row(version: int, state: ServableState, health: Health) -> str:
-    status = ServableStatus(id=ServableId("", version), state=state, health=health)
+def _status_row(shown: VersionView) -> str:
+    servable_id = ServableId("", shown.version)
+    status = ServableStatus(id=servable_id, state=shown.state, health=shown.health)
     (row,) = status_document(status_response((status,)))["model_version_status"]
     return json.dumps(row, separators=(",", ":"))
 
@@ -122,8 +128,8 @@ def _metadata_documents(view: ModelView, metadata_of: MetadataOf) -> Iterator[tu
 
 def _versions(view: ModelView) -> Iterator[tuple[str, int]]:
     """Each version by its number and by its labels, as a part of a path."""
-    for status in view.statuses:
-        yield str(status.id.version), status.id.version
+    for shown in view.versions:
+        yield str(shown.version), shown.version
     for label, version in view.labels.items():
         # A label that is a number means that version.
         if version_number(label) is None:

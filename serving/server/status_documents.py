@@ -29,6 +29,7 @@ from serving.server.model_documents import (
     Documents,
     MetadataOf,
     ModelView,
+    VersionView,
     document,
     model_documents,
     path_part,
@@ -69,13 +70,17 @@ class StatusDocuments:
         self._status_error = status_error
         # Held while pushing, so that an older document never replaces a newer one.
         self._lock = threading.Lock()
-        self._names: tuple[str, ...] = ()
         self._known: frozenset[str] = frozenset()
         self._published: dict[str, Documents] = {}
         self._server_documents: Documents = {}
-        # For each model the reason why it is not ready, and its part of `/readyz`.
+        self._views: dict[str, ModelView] = {}
+        # For each configured model the reason why it is not ready, its own document, and its part of
+        # `/readyz`, which has the order of the models.
         self._reasons: dict[str, str | None] = {}
+        self._readiness: dict[str, Document] = {}
         self._parts: dict[str, str] = {}
+        # The models that have a reason; None: not known.
+        self._waiting: Sequence[str] | None = None
         self._metadata: dict[str, dict[int, Mapping[str, Any] | None]] = {}
         self._fixed: Documents = {
             "/v2/health/live": document({"live": True}),
@@ -92,9 +97,13 @@ class StatusDocuments:
         """Follows these models from now on, in this order."""
         with self._lock:
             changed = self._known.symmetric_difference(names)
-            self._names, self._known = tuple(names), frozenset(names)
+            self._known = frozenset(names)
             for name in changed:
                 self._update_model(name)
+            for name in self._parts.keys() - self._known:
+                self._forget_readiness(name)
+            self._parts = {name: self._parts[name] for name in names}
+            self._waiting = None
             self._update_server()
 
     def model_changed(self, name: str) -> None:
@@ -108,7 +117,7 @@ class StatusDocuments:
 
     def _on_health(self) -> None:
         with self._lock:
-            for name in self._names if self._health.server.is_draining else ():
+            for name in self._parts if self._health.server.is_draining else ():
                 self._update_model(name)
             self._update_server()
 
@@ -116,28 +125,46 @@ class StatusDocuments:
 
     def _update_model(self, name: str) -> bool:
         """Returns True if the model's part of `/readyz` has changed."""
-        view = self._view(name)
-        made = self._documents_of(view)
-        before = self._parts.pop(name, "")
-        self._reasons.pop(name, None)
-        if view.is_configured:
-            reason = model_reason(view.statuses, self._notes.source_notes(name))
-            readiness = model_readiness_of(name, reason, is_draining=view.is_draining)
-            made[f"{READY_PATH}?model={path_part(name)}"] = _readiness(readiness)
-            self._reasons[name] = reason
-            self._parts[name] = _part(readiness)
+        statuses = self._monitor.versions(name)
+        view = self._view(name, statuses)
+        # A load has many stages, which only the readiness shows.
+        if view != self._views.get(name):
+            self._views[name] = view
+            self._publish(name, self._documents_of(view))
+        if not view.is_configured:
+            if not statuses:
+                del self._views[name]
+            return False
+        reason = model_reason(statuses, self._notes.source_notes(name))
+        readiness = model_readiness_of(name, reason, is_draining=view.is_draining)
+        made = document(readiness_document(readiness), readiness.status)
+        if self._readiness.get(name) == made:
+            return False
+        self._readiness[name] = made
+        self._parts[name] = _part(readiness)
+        if (self._reasons.get(name, "") is None) != (reason is None):
+            self._waiting = None
+        self._reasons[name] = reason
+        self._grpc.set_http_document(_ready_path(name), made.status, made.body)
+        return True
+
+    def _publish(self, name: str, made: Documents) -> None:
         self._published[name] = self._push(self._published.pop(name, {}), made)
         if not made:
             del self._published[name]
-        return self._parts.get(name, "") != before
 
-    def _documents_of(self, view: ModelView) -> dict[str, Document]:
+    def _documents_of(self, view: ModelView) -> Documents:
         try:
-            return dict(model_documents(view, self._metadata_of(view)))
+            return model_documents(view, self._metadata_of(view))
         except Exception:  # noqa: BLE001 (a bug here must not stop the thread that changes the model)
             _log.exception("documents_failed", model=view.name)
             # Python answers, and says what fails.
             return {}
+
+    def _forget_readiness(self, name: str) -> None:
+        """Lets Python answer that the model is not configured."""
+        del self._readiness[name], self._reasons[name], self._parts[name]
+        self._grpc.remove_http_document(_ready_path(name))
 
     def _update_server(self) -> None:
         is_ready = self._health.server.is_serving
@@ -152,14 +179,20 @@ class StatusDocuments:
 
     def _server_readiness(self) -> Document:
         server = self._health.server
-        waiting = (name for name in self._names if self._reasons[name] is not None)
         reason = server_reason(
-            waiting, is_serving=server.is_serving, is_draining=server.is_draining
+            self._waiting_models(), is_serving=server.is_serving, is_draining=server.is_draining
         )
-        empty = _readiness(Readiness(server.is_serving, reason, {}))
+        empty_readiness = Readiness(server.is_serving, reason, {})
+        empty = document(readiness_document(empty_readiness), empty_readiness.status)
         # Each model's part is made when the model changes, because there may be a thousand.
-        parts = ",".join([self._parts[name] for name in self._names])
+        parts = ",".join(self._parts.values())
         return Document(empty.status, empty.body.removesuffix(b"}}") + parts.encode() + b"}}")
+
+    def _waiting_models(self) -> Sequence[str]:
+        """The models without a version, in their order. Most changes leave them as they are."""
+        if self._waiting is None:
+            self._waiting = [name for name in self._parts if self._reasons[name] is not None]
+        return self._waiting
 
     def _push(self, before: Documents, after: Documents) -> Documents:
         for path in before.keys() - after.keys():
@@ -169,16 +202,19 @@ class StatusDocuments:
                 self._grpc.set_http_document(path, made.status, made.body)
         return after
 
-    def _view(self, name: str) -> ModelView:
+    def _view(self, name: str, statuses: Sequence[ServableStatus]) -> ModelView:
         # The control thread changes the state of a stream before the status of a version, or after it. In
         # between, a version that answers in either of them does answer.
-        statuses, state = self._monitor.versions(name), self._streams.of(name)
+        state = self._streams.of(name)
+        ready = {*ready_versions(tuple(statuses)), *state.ready_versions}
         return ModelView(
             name=name,
             is_configured=name in self._known,
             is_draining=self._health.server.is_draining,
-            statuses=statuses,
-            ready_versions=tuple(sorted({*ready_versions(statuses), *state.ready_versions})),
+            versions=tuple(
+                VersionView(status.id.version, status.state, status.health) for status in statuses
+            ),
+            ready_versions=tuple(sorted(ready)),
             default_version=state.routing.default_version,
             labels=state.routing.labels,
             label_targets=self._streams.label_targets(name),
@@ -207,8 +243,8 @@ class StatusDocuments:
             return None
 
 
-def _readiness(readiness: Readiness) -> Document:
-    return document(readiness_document(readiness), readiness.status)
+def _ready_path(name: str) -> str:
+    return f"{READY_PATH}?model={path_part(name)}"
 
 
 def _part(readiness: Readiness) -> str:

@@ -167,8 +167,26 @@ def forgotten(world: World) -> None:
     world.monitor.statuses()
 
 
+def reordered(world: World) -> None:
+    swapped(world)
+    names = ("new", *reversed(NAMES))
+    world.served.configured = names
+    world.health.set_models(names)
+    world.documents.set_models(names)
+
+
 SITUATIONS: tuple[Callable[[World], None], ...] = (
-    *(swapped, failed, awaited_label, version_zero, odd_name, draining, noted, forgotten),
+    *(
+        swapped,
+        failed,
+        awaited_label,
+        version_zero,
+        odd_name,
+        draining,
+        noted,
+        forgotten,
+        reordered,
+    ),
 )
 
 
