@@ -98,26 +98,29 @@ class ConnectionLife {
   // A client that begins a call, also one that is refused, has finished connecting.
   void NoteCallBegun() { MoveTo(ConnectionPhase::kOpen); }
   void NoteCalls(bool has_calls, int64_t now_ns);
-  // After each attempt to write: is something left, and did the socket take a part?
+  // Called after each attempt to write. `is_all`: nothing is left. `is_any`: the socket took a
+  // part.
   void NoteWritten(bool is_all, bool is_any, int64_t now_ns);
   void NotePing(int64_t now_ns) { times_.ping_sent_ns = now_ns; }
   void NoteGoaway(int64_t now_ns);
   void NoteLastGoaway(int64_t now_ns);
   void NoteWritesEnded(int64_t now_ns);
-  // Returns false if the connection is ending already.
+  // Begins the end. Returns false if the connection is ending already.
   bool End() { return MoveTo(ConnectionPhase::kEnding); }
-  // Returns false if it is closed already.
+  // Ends. Returns false if the connection is closed already.
   bool Close() { return MoveTo(ConnectionPhase::kClosed); }
 
   // --- what is to be done ---
 
   // Returns false while a goaway may meet a client that is still connecting.
   bool IsSettled(int64_t now_ns) const;
-  // The next step by the times. To be asked again once the step is done.
+  // Returns the step that is due by the times. Ask again once the step is done.
   ConnectionStep Next(int64_t now_ns);
-  // The step that asks the client to go. Nothing if it is connecting, was asked before, or is gone.
+  // Returns the step that asks the client to go: none if the client is connecting, was asked
+  // before, or is gone.
   ConnectionStep AskToGo(int64_t now_ns);
-  // The step after which no call begins. Nothing if that was done before, or it ends already.
+  // Returns the step after which no call begins: none if it was done before, or the connection ends
+  // already.
   ConnectionStep RefuseNewCalls(int64_t now_ns);
 
  private:

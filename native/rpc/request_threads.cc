@@ -20,7 +20,8 @@ namespace {
 constexpr int64_t kCheckTimesNs = 1'000'000'000;
 constexpr int64_t kJoinPollNs = 1'000'000;
 
-// How fast the memory of a long run fades: after some hundred short ones.
+// Each shorter run takes a 64th of the difference off Thread::run_ns, so that a long run is
+// forgotten after some hundred short ones.
 constexpr int64_t kFade = 64;
 
 base::Status TooLate() {
@@ -70,7 +71,7 @@ void RequestThreads::TryAddThread(Role role) {
   try {
     AddThread(role, threads_.size());
   } catch (const std::system_error&) {
-    // The system has no thread left: the next tick tries again.
+    // The system has no thread left. The watchdog tries again at its next look.
   }
 }
 
@@ -102,12 +103,12 @@ void RequestThreads::Serve(Thread* self) {
     if (LeaveIfSuperfluous(self)) break;
   }
   self->has_ended = true;
-  // The next one ends too.
+  // Wakes the next thread, which ends in the same way.
   if (is_stopping_) source_->Wake();
 }
 
-// A thread counts as idle before it looks at the queue, and a request is queued before WakeIfWorth
-// looks for idle threads: one of the two sees the other.
+// No request is overlooked, because a thread counts as idle before it looks at the queue, and a
+// request is queued before WakeIfWorth looks for idle threads. So at least one sees the other.
 void RequestThreads::WaitForEvents(Thread* self) {
   idle_count_.fetch_add(1);
   if (self->CanRun()) free_count_.fetch_add(1);
@@ -159,7 +160,7 @@ bool RequestThreads::RunNext(Thread* self) {
 
 void RequestThreads::Run(Thread* self, const std::shared_ptr<RunnableCall>& call) {
   const int64_t begin_ns = base::MonotonicNs();
-  // Before the watchdog may ask for the call's model.
+  // Before the call is shown, because the watchdog asks a call that it sees for its model.
   call->Read();
   {
     const std::lock_guard<std::mutex> lock(self->call_mutex);
@@ -171,7 +172,7 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<RunnableCall>& call
     QueueOfThread queue(this, self);
     servable::AnswerRequests(&request, &queue);
     self->busy_since_ns.store(0);
-    // Before the request goes, of which the watchdog may ask for the model.
+    // Before `request` ends, because the watchdog may still ask the call for its model.
     const std::lock_guard<std::mutex> lock(self->call_mutex);
     self->call = nullptr;
   }
@@ -182,7 +183,8 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<RunnableCall>& call
       is_longer ? self->last_run_ns : self->run_ns - (self->run_ns - self->last_run_ns) / kFade;
 }
 
-// A request of any key has a turn within the run of a large one, which may go on for long.
+// Within the run of a large request, the batch asks for requests of any key, to give them a turn.
+// It asks often, so the network is looked at only every kLookNs.
 std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::Take(
     servable::BatchKey key, size_t bytes_max) {
   if (key == servable::kNoBatchKey) {
@@ -191,7 +193,8 @@ std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::Take(
     return TakeQueued(key, bytes_max);
   }
   if (auto queued = TakeQueued(key, bytes_max)) return queued;
-  // A request that the network holds waits too, unless a thread is free for it.
+  // The network may hold a request of the key that no thread has read yet. If a thread is free,
+  // that thread reads and runs it.
   if (HasFreeThread()) return nullptr;
   threads_.Look(&self_);
   return TakeQueued(key, bytes_max);
@@ -264,7 +267,8 @@ void RequestThreads::LookAtLongRuns(int64_t now_ns) {
     if (!thread->IsStalled(now_ns)) continue;
     const std::lock_guard<std::mutex> lock(thread->call_mutex);
     if (thread->call == nullptr) continue;
-    // A run looks at its client's deadline itself. It ends here if the server gave it the deadline.
+    // A run ends by itself at the deadline that its client set. A deadline that the server set ends
+    // it from here.
     if (now_ns >= thread->call->run_context().deadline_ns) thread->call->Cancel(now_ns);
     long_run_counts[thread->call->PeekModelName()] += 1;
   }
@@ -278,8 +282,8 @@ void RequestThreads::ShareThreads(const std::map<std::string, size_t>& long_run_
     if (count >= share_of_model_) models.insert(model);
   }
   if (!models.empty() || queue_.has_paused()) queue_.SetPausedModels(std::move(models), now_ns);
-  // The queue may be worth a wake-up by now: a run lasts longer than those before it, or a request
-  // was released.
+  // Requests for which no thread was woken when they came may be worth it by now: a run lasts
+  // longer than those before it, or their model may run again.
   if (queue_.size() > 0 && idle_count_.load() > 0) source_->Wake();
 }
 
@@ -317,7 +321,7 @@ bool RequestThreads::HaveAllEnded() {
 
 bool RequestThreads::Join(int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
-  // A thread that ends may need the lock.
+  // Waits without the lock, because a thread that ends may need it.
   while (!HaveAllEnded()) {
     if (base::MonotonicNs() - begin_ns >= timeout_ns) return false;
     source_->Wake();

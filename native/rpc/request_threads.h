@@ -24,15 +24,16 @@ namespace millpond::rpc {
 class EventSource {
  public:
   virtual ~EventSource() = default;
-  // Waits for up to `timeout_ms` (-1: for ever) for something to do, does it, and adds the requests
-  // that are to be run. `space` is the thread's own. Takes 1 from `idle_count`, if it is not null,
-  // as soon as the wait is over. Any threads, at once.
+  // Waits for up to `timeout_ms` (-1: for ever) for something to do, does it, and appends the
+  // requests that are to be run to `to_run`. `space` belongs to the calling thread. Takes 1 from
+  // `idle_count`, if it is not null, as soon as the wait is over, because the thread is busy from
+  // then on. Any threads, at once.
   virtual void HandleEvents(int timeout_ms, ReceiveSpace* space,
                             std::vector<std::shared_ptr<RunnableCall>>* to_run,
                             std::atomic<int>* idle_count) = 0;
   // Ends the wait of one thread.
   virtual void Wake() = 0;
-  // About once a second, on the watchdog's thread.
+  // Ends what has lasted too long. The watchdog calls it about once a second.
   virtual void CheckTimes(int64_t now_ns) = 0;
 };
 
@@ -59,18 +60,21 @@ class EventSource {
 // call awaiting and refused_count.
 class RequestThreads final {
  public:
-  // Above the longest request of a model that is served with a tail in mind; below what a client
-  // notices of a health check.
+  // A run that lasts so long holds its thread up. Models that are served with a tail in mind answer
+  // faster, and a health check may wait this long without harm.
   static constexpr int64_t kStallNs = 10'000'000;
-  // A look costs a system call or two, some µs.
+  // The time from one look at the network to the next while requests run. A look takes some µs,
+  // for a system call or two.
   static constexpr int64_t kLookNs = 1'000'000;
-  // Work that is worth a wake-up of another core, which takes up to 50 µs in a virtual machine.
+  // A thread wakes another one if at least this much work is queued, because a wake-up takes up to
+  // 50 µs in a virtual machine.
   static constexpr int64_t kWakeNs = 50'000;
-  // Requests that may wait for each thread that runs requests, however long they wait.
+  // The queue refuses no request while it holds fewer than this number for each thread that may
+  // run requests, however long they wait.
   static constexpr size_t kWaitingPerThread = 2;
 
-  // Borrows `source` and `batches`. `regular_count` threads in the steady state; at most
-  // `max_count` run requests.
+  // Runs `regular_count` threads in the steady state, and at most `max_count` that run requests.
+  // Borrows `source` and `batches`.
   RequestThreads(EventSource* source, const servable::BatchRegistry& batches, size_t regular_count,
                  size_t max_count);
   ~RequestThreads();
@@ -78,9 +82,10 @@ class RequestThreads final {
   RequestThreads& operator=(const RequestThreads&) = delete;
 
   void Start();
-  // Gives each regular thread a core of its own, or again any core. Returns false and changes
-  // nothing unless there is exactly one regular thread for each core that the process may use. A
-  // thread that relieves another is never pinned: the one that it relieves is on that core.
+  // Binds each regular thread to a core of its own if `is_pinned`, and otherwise lets it run on any
+  // core again. Returns false and changes nothing unless there is exactly one regular thread for
+  // each core that the process may use. A thread that relieves another one is never pinned, because
+  // the thread that it relieves keeps its core busy.
   bool PinToCores(bool is_pinned);
 
   // The requests that wait for a version. One whose wait is over runs within kStallNs.
@@ -99,11 +104,11 @@ class RequestThreads final {
 
   enum class Role {
     kRegular,
-    kRelief,    // in the place of one that is held up
+    kRelief,    // runs requests while regular threads are held up
     kAcceptor,  // runs no request
   };
 
-  // The queue, as the batches of one thread see it.
+  // Gives the batches that one thread runs the requests that wait in the queue.
   class QueueOfThread final : public servable::WaitingRequests {
    public:
     QueueOfThread(RequestThreads* threads, Thread* self) : threads_(*threads), self_(*self) {}
@@ -130,18 +135,18 @@ class RequestThreads final {
 
     std::thread thread;
     Role role = Role::kRegular;
-    size_t index = 0;                       // of a regular one
+    size_t index = 0;                       // its number, and a regular thread's core
     std::atomic<int64_t> busy_since_ns{0};  // 0: runs no request
     std::atomic<bool> has_ended{false};
     std::mutex call_mutex;               // held to change or read `call`
-    std::shared_ptr<RunnableCall> call;  // that runs
-    // The thread's own.
+    std::shared_ptr<RunnableCall> call;  // that runs; null between two runs
+    // Only the thread itself uses what follows.
     ReceiveSpace space;
     std::vector<std::shared_ptr<RunnableCall>> arrived;
     int64_t now_ns = 0;     // at its last look at the clock
     int64_t looked_ns = 0;  // when it last looked at the network
-    // The longest of its last some hundred runs. A single long run makes a queue worth a wake-up,
-    // and so does a thread whose runs are not known yet.
+    // The longest of about its last hundred runs, from which it expects how long the queue takes.
+    // At first it is kWakeNs, so that a thread without runs wakes another one.
     int64_t run_ns = kWakeNs;
     int64_t last_run_ns = 0;
   };
@@ -149,7 +154,7 @@ class RequestThreads final {
   void AddThread(Role role, size_t index);  // needs mutex_
   void TryAddThread(Role role);             // needs mutex_
 
-  // On the thread that is `self`.
+  // --- called by the thread `self` ---
   void Serve(Thread* self);
   void Look(Thread* self);
   void WaitForEvents(Thread* self);
@@ -159,17 +164,18 @@ class RequestThreads final {
   void WakeIfWorth(const Thread& self);
   bool LeaveIfSuperfluous(Thread* self);
 
-  // On the watchdog.
+  // --- called by the watchdog ---
   void Watch();
   void Relieve();  // needs mutex_
-  // Both need mutex_. The first ends the long runs whose deadline has passed, and has the queue
-  // hold back the models that have their share of the threads.
+  // Cancels the long runs whose deadline has passed, and counts those of each model. Needs mutex_.
   void LookAtLongRuns(int64_t now_ns);
+  // Has the queue hold back the models whose long runs have their share of the threads. Needs
+  // mutex_.
   void ShareThreads(const std::map<std::string, size_t>& long_run_counts, int64_t now_ns);
   void RunDueAwaiting(int64_t now_ns);
   void ReapThreads();  // needs mutex_
 
-  // On any of them.
+  // --- called by both ---
   bool HaveAllEnded();
   size_t CountAble(int64_t now_ns, const Thread* except) const;  // needs mutex_
 
@@ -182,10 +188,10 @@ class RequestThreads final {
   RunQueue queue_;
   AwaitingQueue awaiting_;
   alignas(64) std::atomic<int> idle_count_{0};
-  std::atomic<int> free_count_{0};  // idle ones that may run requests
+  std::atomic<int> free_count_{0};  // idle threads that may run requests
   alignas(64) std::atomic<bool> is_stopping_{false};
 
-  std::mutex mutex_;  // no thread takes it while it serves, unless it was held up
+  std::mutex mutex_;  // a request thread takes it only after a run that held the thread up
   std::condition_variable watch_changed_;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::thread watchdog_;

@@ -58,7 +58,8 @@ void RunQueue::Push(std::shared_ptr<RunnableCall> call, int64_t now_ns) {
   size_.store(queue_.size());
 }
 
-// The time in which nothing waits says nothing about the pace.
+// Forgets the last take if the queue is empty, because the time in which nothing waits says nothing
+// about the pace.
 void RunQueue::EndRemoval() {
   if (queue_.empty()) taken_ns_ = 0;
   size_.store(queue_.size());
@@ -70,15 +71,14 @@ std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns) {
   while (taken == nullptr && !queue_.empty()) {
     taken = std::move(queue_.front().call);
     queue_.pop_front();
-    // It pauses only while its client waits, so that a client that has given up is answered at
-    // once.
+    // A request whose client has given up is not paused, so that it is answered and freed at once.
     if (!paused_models_.empty() && taken->IsWanted(now_ns) &&
         paused_models_.count(taken->ModelName()) > 0) {
       paused_.push_back(std::move(taken));
     }
   }
   if (taken != nullptr) {
-    // A thread that runs a batch has taken several at once.
+    // TakeFor may have taken more requests since then, for batches.
     if (taken_ns_ != 0) {
       const int64_t weight = std::min(taken_count_, kPaceCount);
       pace_ns_ += ((now_ns - taken_ns_) / taken_count_ - pace_ns_) * weight / kPaceCount;

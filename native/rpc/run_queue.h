@@ -36,14 +36,15 @@ class RunQueue {
  public:
   static constexpr int64_t kStandingNs = 100'000'000;
   static constexpr int64_t kDelayShare = 10;
-  // The requests over which the pace is smoothed.
+  // The pace is smoothed over about so many requests.
   static constexpr int64_t kPaceCount = 32;
 
-  // A queue of fewer than `short_count` requests is short. Borrows `batches`.
+  // A queue of fewer than `short_count` requests is short, and refuses none as too late. Borrows
+  // `batches`.
   RunQueue(const servable::BatchRegistry& batches, size_t short_count)
       : batches_(batches), short_count_(short_count) {}
 
-  // The requests that were refused, for RunnableCall::Refuse.
+  // The requests that the queue has not taken. The caller answers them by RunnableCall::Refuse.
   struct Refused {
     std::vector<std::shared_ptr<RunnableCall>> too_late;
     std::vector<std::shared_ptr<RunnableCall>> too_many;
@@ -53,7 +54,7 @@ class RunQueue {
   // already (servable::BatchRegistry).
   Refused Add(std::vector<std::shared_ptr<RunnableCall>>::iterator begin,
               std::vector<std::shared_ptr<RunnableCall>>::iterator end, int64_t now_ns);
-  // Adds a request that was in the queue before. The queue does not refuse it.
+  // Adds a request that has waited for a version of its model, and does not refuse it.
   void AddAgain(std::shared_ptr<RunnableCall> call, int64_t now_ns);
   // Returns the oldest request whose model may run now; null if there is none.
   std::shared_ptr<RunnableCall> Take(int64_t now_ns);
@@ -71,7 +72,7 @@ class RunQueue {
   size_t size() const { return size_.load(); }
   // True if a model may not run now.
   bool has_paused() const { return has_paused_.load(); }
-  // The requests that would have waited too long.
+  // The number of requests that were refused because they would have waited too long.
   int64_t refused_count() const { return refused_count_.load(std::memory_order_relaxed); }
 
  private:
@@ -90,7 +91,7 @@ class RunQueue {
   const size_t short_count_;
   std::mutex mutex_;
   std::deque<Waiting> queue_;
-  std::vector<std::shared_ptr<RunnableCall>> paused_;  // of these models
+  std::vector<std::shared_ptr<RunnableCall>> paused_;  // requests of paused_models_
   std::set<std::string> paused_models_;
   int64_t filled_ns_ = 0;    // when the queue was last empty
   int64_t taken_ns_ = 0;     // when Take last took a request; 0: the queue was empty since

@@ -11,40 +11,41 @@
 
 namespace millpond::rpc {
 
-// The limits on what clients may take of a server before they have a right to an answer. At a
-// limit, the server tells the client of a connection to calm down, or refuses a stream. Its memory
-// never grows with what clients promise.
+// The limits on the resources that clients can use before they are answered. A client that goes
+// beyond one is told so (ENHANCE_YOUR_CALM), or its stream is refused. So the server's memory grows
+// with what clients have sent, and never with what they announce.
 struct WireLimits {
   static constexpr int64_t kSecondNs = 1'000'000'000;
 
   // SETTINGS_MAX_CONCURRENT_STREAMS of each connection. A client queues its calls beyond it.
   uint32_t streams_per_connection = 1'000;
   // All connections, and the connections of one IP address; 0: no limit. 20,000 are more than the
-  // clients of one server. Half of the process's descriptors is a limit in any case. An address has
-  // no limit because it may be that of a proxy.
+  // clients of one server. Half of the process's descriptors is a limit in any case. One address
+  // has no limit by default, because a proxy's address stands for all of its clients.
   int64_t connection_count_max = 20'000;
   int64_t connections_per_address_max = 0;
   // The bytes of one request's headers, counted as in RFC 9113, 6.5.2.
   size_t header_list_bytes_max = 16'384;
-  // The memory of all calls whose message has not arrived in full, without the message, and of
-  // calls that the admission does not count, like a Watch. Beyond it, the streams of a connection
-  // that has more than its share are refused (REFUSED_STREAM). The client may repeat them at once.
+  // The memory of all calls that the admission does not count: calls whose message has not arrived
+  // in full, and calls like a Watch. Their messages are counted elsewhere. Beyond it, a connection
+  // that has more than its share gets REFUSED_STREAM for a new stream, and may repeat it at once.
   // 16 MiB are 1,000 calls with the largest headers, and many more usual ones.
   int64_t open_call_bytes_max = int64_t{16} << 20U;
-  // The PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames that a client may send at
-  // once after each frame with a part of a request or an answer, and then each second. Clients send
-  // a few: 1,000 are a WINDOW_UPDATE for each of the streams.
+  // A client may send so many PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames in a
+  // row without a frame that carries a part of a request or an answer, and then so many each
+  // second. Usual clients send a few. 1,000 allow a WINDOW_UPDATE for each stream.
   int control_frames_max = 1'000;
   static constexpr double kControlFramesPerSecond = 10;
-  // The streams that a client may reset, or have reset by wrong frames, at once, and each second.
-  // A client whose calls all time out resets them all, over and over.
+  // A client may reset so many streams at once, and then each second, or have them reset by wrong
+  // frames. Both are high, because a client whose calls all time out resets all of them again and
+  // again.
   uint64_t reset_burst = 10'000;
   uint64_t resets_per_second = 1'000;
   // From the connection to the end of the TLS handshake and HTTP/2's preface; 0: no limit. gRPC's
   // clients give up a connection after 20 s too.
   int64_t handshake_ns = 20 * kSecondNs;
-  // The longest pause within a message, and of a client that does not read its answers; 0: no
-  // limit. ServerOptions::request_ns_max makes it longer (WithRequestTime).
+  // The longest pause within a message, and the longest time in which a client reads nothing of its
+  // answers; 0: no limit. ServerOptions::request_ns_max makes it longer (WithRequestTime).
   int64_t pause_ns = 60 * kSecondNs;
   // A connection that is silent for so long gets a PING (0: never), and is closed if no answer
   // comes in time.
@@ -67,9 +68,9 @@ struct Http1Limits {
   // From the first byte of a head to its last one: three retransmissions take less. It stops a
   // client that sends one byte a second (slow loris).
   int64_t head_ns = 10 * WireLimits::kSecondNs;
-  // A stream's number is never used again.
+  // Each request takes a number of a stream, and a number is never used again.
   int32_t requests_per_connection = 1'000'000'000;
-  // A session may hold so much within its connection's own charge.
+  // The bytes that a session may hold uncounted, because its connection's own charge covers them.
   size_t free_bytes = 4'096;
 };
 
@@ -87,7 +88,7 @@ class RateLimit {
   RateLimit(double burst, double per_second)
       : burst_(burst), per_second_(per_second), tokens_(burst) {}
 
-  // Returns false if there were too many.
+  // Takes a token. Returns false if none was left.
   bool Take(int64_t now_ns) {
     const int64_t passed_ns = now_ns - taken_ns_.value_or(now_ns);
     const double passed_seconds =
@@ -121,7 +122,8 @@ enum class ReachedLimit {
   kCount,
 };
 
-// The limits on what a client does without asking for anything, on one connection. Pure.
+// Bounds how much a client may do on one connection without a part of a request or of an answer.
+// Pure.
 //
 // Thread: one at a time: under the connection's lock.
 class FloodLimits {
