@@ -8,7 +8,6 @@
 #include <thread>
 #include <vector>
 
-#include "native/base/clock.h"
 #include "tests/native/http_server.h"
 #include "tests/native/threads.h"
 
@@ -199,14 +198,16 @@ TEST_F(HttpConnectionsTest, AtTheLimitAnIdleConnectionMakesPlace) {
   RawHttp1 idle(port());
   idle.Send(GetRequest("/healthz"));
   EXPECT_EQ(idle.Next().status, 200);
-  base::SleepNs(350'000'000);  // A younger one is not idle yet.
   std::vector<std::unique_ptr<RawHttp1>> others;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 3; ++i) {
     others.push_back(std::make_unique<RawHttp1>(port()));
     others.back()->Send(GetRequest("/healthz"));
     EXPECT_EQ(others.back()->Next().status, 200);
   }
+  // The server is full, and all are served: the oldest connection leaves once it is idle.
+  while (!idle.HasInput()) ASSERT_EQ(Ask(GetRequest("/healthz")).status, 200);
   EXPECT_TRUE(idle.IsClosed());
+  EXPECT_FALSE(others.back()->HasInput()) << "closed too";
 }
 
 TEST_F(HttpConnectionsTest, AtTheLimitTheSlowestBodyMakesPlace) {
@@ -218,8 +219,8 @@ TEST_F(HttpConnectionsTest, AtTheLimitTheSlowestBodyMakesPlace) {
   slow.Send(head + "{");
   RawHttp1 faster(port());
   faster.Send(head + "{          ");
-  base::SleepNs(350'000'000);  // A body that has just begun is not slow.
-  EXPECT_EQ(Ask(GetRequest("/healthz")).status, 200);
+  // A body that has just begun is not slow.
+  while (!slow.HasInput()) ASSERT_EQ(Ask(GetRequest("/healthz")).status, 200);
   const Http1Answer answer = slow.Next();
   EXPECT_EQ(answer.status, 408);
   EXPECT_NE(answer.body.find("came slowest"), std::string::npos);
@@ -304,6 +305,7 @@ TEST_F(HttpConnectionsTest, ClientsComeAndGoDuringAStop) {
   Start();
   gate_.Open();
   std::atomic<bool> is_over{false};
+  std::atomic<int> client_count{0};
   const int at = port();
   std::vector<std::thread> clients;
   for (int number = 0; number < 3; ++number) {
@@ -311,13 +313,14 @@ TEST_F(HttpConnectionsTest, ClientsComeAndGoDuringAStop) {
       std::mt19937 random(static_cast<unsigned>(number));
       while (!is_over) {
         RawHttp1 client(at);
+        ++client_count;
         const std::string request = Predict(random() % 2 == 0 ? "m" : "held", "1");
         if (!client.Send(request.substr(0, 1 + random() % request.size()))) continue;
         if (random() % 2 == 0) client.Send(request);
       }
     });
   }
-  base::SleepNs(100'000'000);
+  while (client_count < 300) std::this_thread::yield();
   is_over = true;
   for (std::thread& client : clients) client.join();
   server_->Shutdown(0);
