@@ -369,7 +369,8 @@ struct ValueClass<rpc::HttpOptions> {
       Field{
           "request_seconds_max",
           +[](Options& options, double seconds) { options.request_ns_max = SecondsToNs(seconds); }},
-      Field{"connection_count_max", &Options::connection_count_max}};
+      Field{"connection_count_max", &Options::connection_count_max},
+      Field{"certificates", &Options::certificates}};
 };
 
 template <>

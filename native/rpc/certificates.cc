@@ -80,21 +80,18 @@ base::Status TrustClients(const std::string& pem, SSL_CTX* context) {
   return {};
 }
 
-// Chooses HTTP/2, which gRPC needs (https://www.rfc-editor.org/rfc/rfc9113#section-3.2). Refuses a
-// client that offers only other protocols. A client that offers no protocol may go on.
-int ChooseProtocol(SSL*, const unsigned char** chosen, unsigned char* chosen_size,
+// Chooses the protocol that the connection's port prefers (OfferProtocols). Refuses a client that
+// offers only other protocols. A client that offers no protocol may go on.
+int ChooseProtocol(SSL* tls, const unsigned char** chosen, unsigned char* chosen_size,
                    const unsigned char* offered, unsigned int offered_size, void*) {
-  constexpr std::string_view kH2 = "h2";
-  for (unsigned int i = 0; i < offered_size; i += offered[i] + 1U) {
-    const unsigned int size = offered[i];
-    if (i + 1 + size > offered_size) break;
-    if (size == kH2.size() && std::memcmp(offered + i + 1, kH2.data(), size) == 0) {
-      *chosen = offered + i + 1;
-      *chosen_size = static_cast<unsigned char>(size);
-      return SSL_TLSEXT_ERR_OK;
-    }
-  }
-  return SSL_TLSEXT_ERR_ALERT_FATAL;
+  const auto* const spoken = static_cast<const char*>(SSL_get_app_data(tls));
+  if (spoken == nullptr || *spoken == '\0') return SSL_TLSEXT_ERR_NOACK;
+  unsigned char* found = nullptr;
+  const int result =
+      SSL_select_next_proto(&found, chosen_size, reinterpret_cast<const unsigned char*>(spoken),
+                            static_cast<unsigned int>(std::strlen(spoken)), offered, offered_size);
+  *chosen = found;
+  return result == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
 }  // namespace
@@ -105,7 +102,7 @@ base::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const Certificates& cert
   if (context == nullptr) return Refused("a TLS context");
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  // A socket that ends without TLS's close is not an error: HTTP/2 marks its own ends.
+  // A socket that ends without TLS's close is not an error: HTTP marks its own ends.
   SSL_CTX_set_options(context.get(), SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE |
                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
@@ -125,6 +122,10 @@ base::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const Certificates& cert
     SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   }
   return context;
+}
+
+void OfferProtocols(std::string_view alpn, SSL* tls) {
+  SSL_set_app_data(tls, const_cast<char*>(alpn.data()));
 }
 
 ServerCertificates::ServerCertificates(Certificates certificates, bool is_client_required)

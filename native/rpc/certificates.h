@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "native/base/status.h"
 
@@ -43,5 +44,9 @@ class ServerCertificates {
 // reason if they do not parse, or if the key does not match the certificate.
 base::StatusOr<std::shared_ptr<SSL_CTX>> MakeTlsContext(const Certificates& certificates,
                                                         bool is_client_required);
+
+// Has the handshake of `tls` agree on one of the protocols of `alpn`, see Protocol::alpn. Without
+// it, a connection speaks whatever its client does.
+void OfferProtocols(std::string_view alpn, SSL* tls);
 
 }  // namespace millpond::rpc

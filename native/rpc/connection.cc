@@ -13,18 +13,18 @@ namespace {
 // The reads of one turn, before other connections have theirs.
 constexpr int kReadsPerTurn = 16;
 
-// The bytes of a client that are read and dropped after its last answer.
+// Up to so many bytes of a client are read and dropped after its last answer.
 constexpr size_t kDroppedBytesMax = 262'144;
 
 // After a client has ended its side, its connection stays open this long for the answer.
 constexpr int64_t kHalfClosedNs = 2'000'000'000;
 
-// The silence after which a connection may lose its place to another one.
+// A connection that has sent nothing for so long may be closed to make room for another client.
 constexpr int64_t kSilentNs = 300'000'000;
 
 }  // namespace
 
-// Holds the lock. The streams that close meanwhile are let go after its release.
+// Holds the lock of a connection. Streams that close meanwhile are destroyed after its release.
 class Connection::Section {
  public:
   explicit Section(Connection* connection) : connection_(*connection), lock_(connection->mutex_) {}
@@ -89,7 +89,7 @@ void Connection::EndFor(const std::optional<FloodLimits::Excess>& excess) {
   session_->SubmitComplaint(excess->reason);
 }
 
-// A client may also send what looks like it without having been asked.
+// A client may acknowledge a goaway that it was never sent, which means nothing.
 void Connection::OnGoawaySeen() {
   if (life_.phase() == ConnectionPhase::kGoingAway) Do(life_.RefuseNewCalls(context_.now_ns));
 }
@@ -137,7 +137,8 @@ void Connection::Close() {
 void Connection::CloseLocked() {
   if (!life_.Close()) return;
   streams_.CloseAll();
-  // The descriptor is closed with the last call that holds the connection; the client learns now.
+  // Calls may hold the connection, and so its descriptor, for longer. The client learns of the end
+  // now.
   (void)shutdown(transport_->fd(), SHUT_RDWR);
   is_closed_.store(true, std::memory_order_release);
 }
@@ -181,8 +182,8 @@ bool Connection::ReadAndHandle(ReceiveSpace* space,
 
 bool Connection::ReadSome(ReceiveSpace* space) {
   if (is_closed()) return false;
-  // Its client does not wait for what is read after its last answer. A part of it is read, so that
-  // the client reads the answer and not a reset.
+  // After the last answer, what the client still sends is read only to be dropped, because the
+  // kernel would otherwise end the connection by a reset, and the client might lose the answer.
   if (life_.is_ending() && dropped_bytes_ >= kDroppedBytesMax) return false;
   if (is_reset_.load(std::memory_order_acquire)) {
     CloseLocked();
@@ -204,8 +205,8 @@ bool Connection::ReadSome(ReceiveSpace* space) {
   return read.bytes == room || transport_->is_tls() || has_hung_up_.load(std::memory_order_acquire);
 }
 
-// The bytes that the session kept while an answer was due. They are fed from a
-// block, in which they can stay.
+// Feeds the bytes that the session kept while an answer was due. They are copied into a block
+// first, because the body of a request stays in the block from which it was fed.
 bool Connection::FeedWaiting(ReceiveSpace* space) {
   size_t room = 0;
   char* const to = space->Reserve(&room);
@@ -223,7 +224,7 @@ bool Connection::Feed(ReceiveSpace* space, std::string_view bytes) {
   if (goes_on) return true;
   life_.End();
   Flush();
-  // A client that speaks something else is not waited for.
+  // A client that never spoke the protocol is closed at once.
   if (!life_.times().spoken_ns) CloseLocked();
   return false;
 }
@@ -234,14 +235,16 @@ void Connection::Flush() {
   WakeIfInputWaits();
 }
 
-// The end of the client's bytes closes the connection, and would lose the rest of an answer.
+// The end of the client's bytes closes the connection, and would lose the rest of an answer. TLS
+// has an end of its own, of which the kernel knows nothing before it is read.
 bool Connection::MustWriteFirst() const {
-  return has_hung_up_.load(std::memory_order_acquire) && session_->answers_half_closed() &&
-         !output_.empty();
+  const bool may_end = has_hung_up_.load(std::memory_order_acquire) || transport_->is_tls();
+  return may_end && session_->answers_half_closed() && !output_.empty();
 }
 
-// The edge of the socket was seen while the session took nothing, and does not come again. A client
-// that has too much to read brings one when it reads.
+// Has the socket's event reported again if there is input that may be read now. The event came
+// while the session took nothing, and comes once. A client that must read its answers first causes
+// another event when it reads.
 void Connection::WakeIfInputWaits() {
   const bool waits = input_waits_ || session_->waiting_bytes() > 0;
   const bool is_taken = session_->wants_input() || session_->is_over();
@@ -250,8 +253,9 @@ void Connection::WakeIfInputWaits() {
   waker_->WakeFor(*this);
 }
 
-// A client that has ended its side may still read its answer. A client that has closed both looks
-// the same until something is written to it, so a long run does not go on for it.
+// Closes the connection if its client ended its side kHalfClosedNs ago and has no answer yet. Such
+// a client may still read its answer, or may be gone altogether, which looks the same until
+// something is written to it. So a long run does not go on for it.
 void Connection::EndIfAbandoned() {
   const bool is_due = has_hung_up_.load(std::memory_order_acquire) && !session_->wants_input() &&
                       !session_->is_over();

@@ -48,7 +48,8 @@ class Connection final : public CallCarrier, private SessionEvents {
   static constexpr int64_t kBeginBytes = 16 * 1024;
   static constexpr int64_t kTlsBytes = 32 * 1024;
 
-  // Brings the events of a connection's socket again. Called under the connection's lock.
+  // Has the events of a connection's socket reported again, though the socket has not changed.
+  // Called under the connection's lock.
   class Waker {
    public:
     virtual ~Waker() = default;
@@ -62,7 +63,8 @@ class Connection final : public CallCarrier, private SessionEvents {
     std::string local_address;  // see CallCarrier
   };
 
-  // `charge` has the bytes above. Borrows the protocol and the waker until it is closed.
+  // `charge` is a share of kBeginBytes, and of kTlsBytes with TLS. Borrows the protocol and the
+  // waker until it is closed.
   Connection(std::shared_ptr<ServerShared> shared, const Protocol& protocol, Waker* waker,
              std::unique_ptr<Transport> transport, Ends ends, int64_t now_ns,
              base::ByteBudget::Share charge);
@@ -73,25 +75,25 @@ class Connection final : public CallCarrier, private SessionEvents {
   const std::string& address() const { return ends_.address; }
   ServerShared* shared() const { return shared_.get(); }
   int fd() const { return transport_->fd(); }
-  // The name of its events, which Network sets once, before the first of them.
+  // Names the connection in the events of its socket. Network sets it once, before the first event.
   uint64_t key() const { return key_; }
   void set_key(uint64_t key) { key_ = key; }
 
-  // Reads, writes, and handles what has arrived, if no other thread is at it. Adds the requests
-  // that a thread is to run. `space` is the thread's own.
+  // Reads, writes, and handles what has arrived, unless another thread has the turn. Appends the
+  // requests that a thread is to run to `to_run`. `space` belongs to the calling thread.
   void Proceed(ReceiveSpace* space, std::vector<std::shared_ptr<RunnableCall>>* to_run);
-  // The client has ended its side: Proceed reads up to that end. The kernel reports it only once,
-  // with the last bytes or before they are read.
+  // Notes that the client has ended its side, so that Proceed reads up to that end. The kernel
+  // reports the end only once, maybe before the last bytes are read.
   void NoteHangUp() { has_hung_up_.store(true, std::memory_order_release); }
-  // Nothing can be written to the client any more either.
+  // Notes that nothing can be written to the client any more either.
   void NoteReset() { is_reset_.store(true, std::memory_order_release); }
   // True once nothing can be read or written any more: drop it.
   bool is_closed() const { return is_closed_.load(std::memory_order_acquire); }
   // True if Proceed has left something unread, so that other connections have their turn.
   bool has_more() const { return has_more_.load(std::memory_order_acquire); }
 
-  // Does what is due by its life. About once a second. Returns true if something has arrived and no
-  // thread is at it: Proceed is to be called.
+  // Does what ConnectionLife says is due. About once a second. Returns true if a call has arrived
+  // that no thread has taken: the caller then brings a thread to Proceed.
   bool CheckTimes(int64_t now_ns);
   // See ConnectionLife: false while the client is still connecting.
   bool IsSettled(int64_t now_ns);
@@ -107,10 +109,11 @@ class Connection final : public CallCarrier, private SessionEvents {
   // Ends all calls and closes. Not for a thread that has the turn.
   void Close();
 
-  // --- for a place that another client is to have ---
+  // --- to make room for another client ---
 
-  // Since when no request is open, in ns; nothing if one is, or may be on its way: a client sends
-  // its first one right after the handshake, and would lose it.
+  // Returns since when no request is open. Returns nothing if one is open or may be on its way,
+  // because a close would lose it: the client has sent something within 300 ms, or its bytes are
+  // not read yet.
   std::optional<int64_t> IdleSince(int64_t now_ns);
   // The bytes a second of the body that is waited for; see Stream.
   std::optional<double> Pace(int64_t now_ns);
@@ -167,9 +170,10 @@ class Connection final : public CallCarrier, private SessionEvents {
   std::atomic<bool> is_reset_{false};
 
   std::mutex mutex_;
-  bool input_waits_ = false;  // what the socket or the session has is to be read after an answer
+  bool input_waits_ = false;  // until an answer has gone, nothing more is read
   size_t dropped_bytes_ = 0;  // that came after the session's end
-  std::optional<int64_t> hung_up_ns_;  // the client ended its side, and an answer is due
+  std::optional<int64_t>
+      hung_up_ns_;  // since then a client that ended its side waits for an answer
   StreamContext context_;
   ConnectionLife life_;
   FloodLimits flood_;

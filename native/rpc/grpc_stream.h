@@ -46,6 +46,7 @@ class GrpcStream final : public CallStream {
 // Thread: as Protocol.
 class GrpcProtocol final : public Protocol {
  public:
+  std::string_view alpn() const override { return "\x02h2"; }
   int64_t stream_bytes() const override;
   std::unique_ptr<Session> MakeSession(const ServerShared& shared, StreamEvents* streams,
                                        SessionEvents* events) const override;

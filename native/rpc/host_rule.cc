@@ -24,7 +24,7 @@ HostRule::HostRule(const std::vector<std::string>& names) : is_any_(false) {
 }
 
 bool HostRule::Permits(std::string_view header, std::string_view local_address) const {
-  if (is_any_) return true;
+  if (is_any_ || local_address.empty()) return true;
   const std::string host = HostName(header);
   if (host.empty()) return false;
   return names_.count(host) > 0 || host == local_address || IsLoopback(host);

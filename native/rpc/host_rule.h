@@ -23,7 +23,8 @@ class HostRule {
   explicit HostRule(const std::vector<std::string>& names);
 
   // True if a Host header names this server. A rebound name never looks like an address, so
-  // `local_address`, at which the connection arrived, always does.
+  // `local_address`, at which the connection arrived, always does. A UNIX socket has the address
+  // "" and takes every name, because no page reaches it.
   bool Permits(std::string_view header, std::string_view local_address) const;
 
  private:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "native/base/limits.h"
+#include "native/rpc/certificates.h"
 #include "native/rpc/host_rule.h"
 #include "native/rpc/http_route.h"
 #include "native/rpc/method.h"
@@ -28,6 +29,8 @@ struct HttpOptions {
   size_t reply_bytes_max = base::kMaxReplyBytes;
   int64_t request_ns_max = 30'000'000'000;  // from the head to the answer
   int64_t connection_count_max = 0;         // 0: as the descriptors allow
+  // TLS on the TCP addresses; null: none.
+  std::shared_ptr<const ServerCertificates> certificates;
 };
 
 // Which handler answers which request over HTTP: a version, this object, or Python, which has two

@@ -59,6 +59,7 @@ class HttpProtocol final : public Protocol {
   HttpProtocol(const HttpService* service, const Http1Limits& limits)
       : service_(*service), limits_(limits) {}
 
+  std::string_view alpn() const override { return "\x08http/1.1"; }
   int64_t stream_bytes() const override;
   std::unique_ptr<Session> MakeSession(const ServerShared& shared, StreamEvents* streams,
                                        SessionEvents* events) const override;

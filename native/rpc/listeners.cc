@@ -228,7 +228,8 @@ Listeners::Accepted Listeners::Accept(size_t index, AcceptedClient* client) {
   }
 }
 
-// Without it the listener would stay readable, and all threads would spin.
+// Accepts and closes one client by the help of the spare descriptor. Otherwise the listener would
+// stay readable, and all threads would spin.
 bool Listeners::CloseOneClient(int fd) {
   const std::lock_guard<std::mutex> lock(spare_mutex_);
   if (spare_fd_ < 0) spare_fd_ = OpenSpare();

@@ -33,8 +33,8 @@ constexpr uint64_t kWakeKey = UINT64_MAX;
 constexpr uint64_t kOtherListenerKeys = kWakeKey - Listeners::kCountMax;
 constexpr uint64_t kGrpcListenerKeys = kOtherListenerKeys - Listeners::kCountMax;
 
-// Connections may have so much of the process's descriptors: one part of kDescriptorParts. HTTP has
-// less, and versions and probes always find some.
+// gRPC's connections may have one of so many parts of the process's descriptors, and the other
+// protocol's one of more parts. So versions and probes always find some.
 constexpr int64_t kDescriptorParts = 2;
 constexpr int64_t kDescriptorPartsOfOther = 6;
 
@@ -45,8 +45,8 @@ int64_t DescriptorLimit() {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-// Beyond the limit of connections that make place, so many are taken while none can: a probe finds
-// one then.
+// On a port whose connections make place, so many are taken beyond the limit if none can make
+// place, so that a probe finds one.
 constexpr int64_t kReservePlaces = 128;
 
 uint64_t KeyOf(uint32_t place, uint32_t generation) {
@@ -95,10 +95,6 @@ Status Network::Open() {
 
 Status Network::Listen(const std::vector<std::string>& addresses,
                        std::shared_ptr<const ServerCertificates> certificates) {
-  if (certificates != nullptr && certificates->context() == nullptr) {
-    return {base::Code::kUnavailable,
-            "cannot listen on a port with TLS: OpenSSL refuses its certificates"};
-  }
   grpc_.protocol = &grpc_protocol_;
   grpc_.certificates = std::move(certificates);
   grpc_.connection_count_max = DescriptorLimit() / kDescriptorParts;
@@ -106,8 +102,10 @@ Status Network::Listen(const std::vector<std::string>& addresses,
 }
 
 Status Network::ListenFor(const Protocol& protocol, std::shared_ptr<ServerShared> shared,
-                          const std::vector<std::string>& addresses) {
+                          const std::vector<std::string>& addresses,
+                          std::shared_ptr<const ServerCertificates> certificates) {
   other_.shared = std::move(shared);
+  other_.certificates = std::move(certificates);
   other_.protocol = &protocol;
   other_.makes_place = true;
   other_.connection_count_max = DescriptorLimit() / kDescriptorPartsOfOther;
@@ -115,6 +113,10 @@ Status Network::ListenFor(const Protocol& protocol, std::shared_ptr<ServerShared
 }
 
 Status Network::ListenOn(Port* port, const std::vector<std::string>& addresses) {
+  if (port->certificates != nullptr && port->certificates->context() == nullptr) {
+    return {base::Code::kUnavailable,
+            "cannot listen on a port with TLS: OpenSSL refuses its certificates"};
+  }
   MILLPOND_RETURN_IF_ERROR(Open());
   const int64_t limit = port->shared->limits.connection_count_max;
   if (limit > 0) port->connection_count_max = std::min(port->connection_count_max, limit);
@@ -154,7 +156,8 @@ void Network::Accept(Port* port, size_t listener, int count_max) {
   }
 }
 
-// Without the lock: connections have locks of their own.
+// Closes the connection that has been idle longest if the port is full, or else refuses the request
+// whose body comes slowest. Called without the lock, because connections take locks of their own.
 void Network::MakePlace(const Port& port) {
   if (!port.makes_place || port.shared->connection_count.load() < port.connection_count_max) return;
   const int64_t now_ns = base::MonotonicNs();
@@ -177,7 +180,7 @@ void Network::MakePlace(const Port& port) {
     idlest->Close();
     Remove(idlest->key());
   } else if (slowest != nullptr) {
-    // It is closed once its client has read why.
+    // The connection is closed once its client has read why.
     slowest->GiveUp(now_ns);
   }
 }
@@ -199,8 +202,8 @@ void Network::Add(const Port& port, const AcceptedClient& client) {
     setsockopt(client.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
   const bool is_tls = port.certificates != nullptr && !client.is_unix;
-  auto transport =
-      std::make_unique<Transport>(client.fd, is_tls ? port.certificates->context() : nullptr);
+  auto transport = std::make_unique<Transport>(
+      client.fd, is_tls ? port.certificates->context() : nullptr, port.protocol->alpn());
   const int64_t bytes = Connection::kBeginBytes + (is_tls ? Connection::kTlsBytes : 0);
   base::ByteBudget::Share charge(port.shared->calls.budget.get(), base::ByteBudget::Use::kCall);
   uint64_t key = 0;
@@ -244,7 +247,7 @@ void Network::Remove(uint64_t key) {
   Place& place = places_[PlaceOf(key)];
   if (place.generation != GenerationOf(key)) return;
   gone = std::move(place.connection);
-  // The key of no connection is ever one of the listeners' or the wake-up's.
+  // So no connection's key is ever that of a listener or of the wake-up.
   place.generation = (place.generation + 1) % INT32_MAX;
   free_places_.push_back(PlaceOf(key));
   gone->shared()->connection_count.fetch_sub(1);
@@ -303,7 +306,7 @@ void Network::Wake() {
 
 void Network::CheckTimes(int64_t now_ns) {
   for (const auto& connection : All(nullptr)) {
-    // Another thread's turn would not come before the client sends something.
+    // Otherwise no thread would handle what has arrived before the client sends more.
     if (connection->CheckTimes(now_ns)) ArmAgain(*connection);
   }
 }

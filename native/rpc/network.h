@@ -40,11 +40,12 @@ class Network final : public EventSource, public Connection::Waker {
   // over TCP; null: none. UNAVAILABLE if one of the addresses cannot be listened on. Once.
   base::Status Listen(const std::vector<std::string>& addresses,
                       std::shared_ptr<const ServerCertificates> certificates);
-  // The same for the clients of another protocol, which is borrowed, as is what its connections
-  // share. At its limit of connections, one that is idle makes place, or else the one whose body
-  // comes slowest. Before Listen or after it.
+  // The same for the clients of another protocol, which is borrowed. At its limit of connections,
+  // one that is idle makes place, or else the one whose body comes slowest. Before Listen or after
+  // it.
   base::Status ListenFor(const Protocol& protocol, std::shared_ptr<ServerShared> shared,
-                         const std::vector<std::string>& addresses);
+                         const std::vector<std::string>& addresses,
+                         std::shared_ptr<const ServerCertificates> certificates);
   // The TCP port of gRPC's first address over TCP; 0 without such an address.
   int port() const { return grpc_.listeners.port(); }
   // The same of the other protocol.
@@ -56,9 +57,8 @@ class Network final : public EventSource, public Connection::Waker {
   void Wake() override;
   void CheckTimes(int64_t now_ns) override;
 
-  // The steps of a stop: no new connections but those that have arrived at a socket of the
-  // network's own; no new streams; the end.
-  // Each is for the connections that share `whose`.
+  // The steps of a stop, each for the connections that share `whose`: no new connections, but those
+  // that have arrived at a socket of the network's own; no new streams; the end.
   void StopListening(const ServerShared& whose);
   void AskToGo(const ServerShared& whose);
   void RefuseNewStreams(const ServerShared& whose);
@@ -101,7 +101,7 @@ class Network final : public EventSource, public Connection::Waker {
   bool MayAdd(const Port& port, const std::string& address);  // needs mutex_
   void Proceed(uint64_t key, uint32_t events, ReceiveSpace* space,
                std::vector<std::shared_ptr<RunnableCall>>* to_run);
-  // Brings the edge of a connection's socket again.
+  // Has the events of the connection's socket reported again.
   void ArmAgain(const Connection& connection);
   std::shared_ptr<Connection> Find(uint64_t key);
   void Remove(uint64_t key);

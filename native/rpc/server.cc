@@ -22,8 +22,8 @@
 namespace millpond::rpc {
 namespace {
 
-// Threads that may serve at a time, for each core: beyond it requests wait. As many as TensorFlow
-// Serving's default.
+// Requests run on at most this many threads for each core, and further requests wait. TensorFlow
+// Serving has the same default.
 constexpr size_t kMaxThreadsPerCore = 4;
 
 // The longest message of a rare method for which the options have no limit. It is above any honest
@@ -51,10 +51,11 @@ constexpr int64_t kConnectingPollNs = 10'000'000;
 // The longest pause within a request that a stop waits for.
 constexpr int64_t kArrivalPauseNs = 300'000'000;
 
-// Not those of the machine: a server that may run on two of 64 cores has threads for two.
+// Counts the cores that the process may use, and not the machine's: a server that may run on two of
+// 64 cores has threads for two.
 size_t CoreCount() { return std::max<size_t>(1, base::AllowedCores().size()); }
 
-// Hands the calls of one rare method over.
+// Hands the calls of one rare method over to the control plane.
 class RareHandler final : public CallHandler {
  public:
   RareHandler(RareCallQueue* queue, std::shared_ptr<metrics::MethodRecorder> requests)
@@ -267,7 +268,7 @@ void Server::State::AddMethods() {
   }
 }
 
-// Connections may come as soon as the network listens, and need them.
+// Called before the network listens, because the first connection needs the threads' queue.
 void Server::State::MakeThreads() {
   if (threads) return;
   threads.emplace(&network, parts.map->batches(), ThreadCount(options), MaxThreadCount(options));
@@ -279,8 +280,8 @@ void Server::State::StartThreads() {
   has_started = true;
 }
 
-// False if `timeout_ns` passed first. A client that has begun a call and sends nothing is not
-// waited for.
+// Waits until the calls of `whose` have ended, and returns false if `timeout_ns` passed first. A
+// client that has begun a call and sends nothing is not waited for.
 bool Server::State::WaitForLastCall(const ServerShared& whose, int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
   while (whose.call_counts.live_count.load() > 0) {
@@ -295,7 +296,7 @@ bool Server::State::WaitForLastCall(const ServerShared& whose, int64_t timeout_n
   return true;
 }
 
-// False if `timeout_ns` passed before all clients had left.
+// Waits until all clients have left, and returns false if `timeout_ns` passed first.
 bool Server::State::WaitForQuiet(const ServerShared& whose, int64_t timeout_ns) {
   const int64_t begin_ns = base::MonotonicNs();
   while (whose.connection_count.load() > 0) {
@@ -316,7 +317,7 @@ void Server::State::AskToGo(const ServerShared& whose, int64_t timeout_ns) {
   }
 }
 
-// Returns true if no call of `whose` was cut short.
+// Ends the connections of `whose` but for closing them. Returns true if no call was cut short.
 bool Server::State::Drain(ServerShared* whose, int64_t drain_ns) {
   const int64_t deadline_ns = base::MonotonicNs() + drain_ns;
   network.StopListening(*whose);
@@ -353,7 +354,7 @@ Server::Server(servable::ServingMap* map, ServerOptions options)
 Server::~Server() {
   Shutdown(0);
   ShutdownHttp(0);
-  // Threads that are not over use it until the process ends.
+  // Threads that still run use the state until the process ends.
   if (!state_->has_ended) (void)state_.release();
 }
 
@@ -378,7 +379,8 @@ base::Status Server::StartHttp(const std::vector<std::string>& addresses) {
   state_->MakeThreads();
   HttpPart& http = *state_->http;
   http.shared->calls.awaiting = state_->threads->awaiting();
-  MILLPOND_RETURN_IF_ERROR(state_->network.ListenFor(http.protocol, http.shared, addresses));
+  MILLPOND_RETURN_IF_ERROR(state_->network.ListenFor(http.protocol, http.shared, addresses,
+                                                     state_->options.http->certificates));
   state_->has_http = true;
   state_->StartThreads();
   return {};

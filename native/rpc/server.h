@@ -56,10 +56,10 @@ struct ServerOptions {
   std::vector<std::string> rare_methods;
   // The largest message of a rare method, by its full name. Others have 4 MiB.
   std::map<std::string, int64_t> rare_message_bytes_max;
-  // Takes the requests that reach no version and those of rare methods. If it is null, the server
+  // Counts the requests that reach no version and those of rare methods. If it is null, the server
   // makes one of its own.
   std::shared_ptr<metrics::RequestStatistics> statistics;
-  // Takes the requests whose trace is sampled; null: nothing is traced.
+  // Keeps the spans of requests whose trace is sampled; null: nothing is traced.
   std::shared_ptr<metrics::SpanBuffer> spans;
   // TLS on the TCP addresses; null: none. UNIX sockets are plain, the file system guards them.
   std::shared_ptr<const ServerCertificates> certificates;

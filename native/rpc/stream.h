@@ -80,6 +80,9 @@ class Stream {
 class Protocol {
  public:
   virtual ~Protocol() = default;
+  // The names of what is spoken, for ALPN (RFC 7301): the preferred one first, each after a byte
+  // with its length. A literal.
+  virtual std::string_view alpn() const = 0;
   // The bytes of the budget that a stream takes when it begins: its objects, and room for usual
   // headers.
   virtual int64_t stream_bytes() const = 0;

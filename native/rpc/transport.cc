@@ -11,11 +11,24 @@
 #include <climits>
 #include <cstring>
 
+#include "native/rpc/certificates.h"
+
 namespace millpond::rpc {
 namespace {
 
 // The bytes of one TLS record. Small pieces are gathered into one record.
 constexpr size_t kRecordBytes = 16'384;
+
+// The reads that take what a client without TLS has sent.
+constexpr int kDropsMax = 16;
+
+constexpr std::string_view kTlsNeeded =
+    "HTTP/1.1 400 Bad Request\r\n"
+    "content-type: text/plain\r\n"
+    "content-length: 51\r\n"
+    "connection: close\r\n"
+    "\r\n"
+    "this port has TLS: use https:// instead of http://\n";
 
 Transport::Result ResultOf(ssize_t returned) {
   if (returned > 0) return {Transport::State::kOk, static_cast<size_t>(returned)};
@@ -79,13 +92,15 @@ void AddAlternativeNames(const X509* certificate, std::vector<std::string>* name
 
 }  // namespace
 
-Transport::Transport(int fd, const std::shared_ptr<SSL_CTX>& context) : fd_(fd) {
+Transport::Transport(int fd, const std::shared_ptr<SSL_CTX>& context, std::string_view alpn)
+    : fd_(fd) {
   if (context == nullptr) return;
   tls_.reset(SSL_new(context.get()));
   BIO* const socket = BIO_new(SocketMethod());
   BIO_set_fd(socket, fd_, BIO_NOCLOSE);
   SSL_set_bio(tls_.get(), socket, socket);
   SSL_set_accept_state(tls_.get());
+  OfferProtocols(alpn, tls_.get());
 }
 
 Transport::~Transport() {
@@ -103,7 +118,19 @@ Transport::Result Transport::TlsResult(int returned) {
   if (returned > 0) return {State::kOk, static_cast<size_t>(returned)};
   const int error = SSL_get_error(tls_.get(), returned);
   const bool may_come = error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
-  return {may_come ? State::kWouldBlock : State::kClosed, 0};
+  if (may_come) return {State::kWouldBlock, 0};
+  if (ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST) RefusePlainHttp();
+  return {State::kClosed, 0};
+}
+
+// OpenSSL ends such a connection without a word.
+void Transport::RefusePlainHttp() {
+  std::array<char, kRecordBytes> dropped;
+  // If something were left unread, the kernel would end the connection by a reset, and the client
+  // would lose the answer.
+  for (int i = 0; i < kDropsMax && recv(fd_, dropped.data(), dropped.size(), 0) > 0; ++i) {
+  }
+  (void)!send(fd_, kTlsNeeded.data(), kTlsNeeded.size(), MSG_NOSIGNAL);
 }
 
 Transport::Result Transport::Write(const iovec* pieces, size_t count) {

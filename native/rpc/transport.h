@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace millpond::rpc {
@@ -20,8 +21,9 @@ class Transport {
     size_t bytes = 0;
   };
 
-  // Owns `fd`. `context` is null for a plain connection. The first Read makes the TLS handshake.
-  Transport(int fd, const std::shared_ptr<SSL_CTX>& context);
+  // Owns `fd`. `context` is null for a plain connection. The first Read makes the TLS handshake,
+  // which agrees on a protocol of `alpn` (see Protocol).
+  Transport(int fd, const std::shared_ptr<SSL_CTX>& context, std::string_view alpn);
   ~Transport();
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
@@ -30,7 +32,7 @@ class Transport {
   bool is_tls() const { return tls_ != nullptr; }
 
   // Reads at most `size` bytes that have arrived. kClosed at the end of the stream and after an
-  // error.
+  // error. A client that speaks HTTP without TLS to a port with TLS is told so first.
   Result Read(char* to, size_t size);
   // Writes as many bytes of `pieces` as the socket takes. May return kOk with fewer bytes written
   // than `pieces` have.
@@ -48,6 +50,7 @@ class Transport {
   };
 
   Result TlsResult(int returned);
+  void RefusePlainHttp();
   Result WriteTls(const iovec* pieces, size_t count);
 
   const int fd_;

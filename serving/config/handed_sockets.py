@@ -102,11 +102,11 @@ def with_handed_sockets(config: ServerConfig, sockets: Sequence[HandedSocket]) -
     rest = [socket for socket in sockets if socket.descriptor.is_rest]
     changes: dict[str, Any] = {}
     if grpc:
-        _check_path(config, grpc)
-        first = next((socket for socket in grpc if socket.port), grpc[0])
+        _check_path("--grpc_socket_path", config.grpc_socket_path, grpc)
+        first = _first(grpc)
         # HTTP keeps the host of the flag.
         changes["rest_api_port"] = replace(config.rest_api_port, host=config.host)
-        changes["host"] = first.host or f"unix:{first.path}"
+        changes["host"] = _host(first)
         changes["port"] = first.port
         changes["grpc_descriptors"] = _numbers(grpc)
     if rest:
@@ -114,12 +114,12 @@ def with_handed_sockets(config: ServerConfig, sockets: Sequence[HandedSocket]) -
     return replace(config, **changes)
 
 
-def _check_path(config: ServerConfig, sockets: Sequence[HandedSocket]) -> None:
+def _check_path(flag: str, path: str, sockets: Sequence[HandedSocket]) -> None:
     for socket in sockets:
-        if socket.path and socket.path == config.grpc_socket_path:
+        if socket.path and socket.path == path:
             raise InvalidConfig(
-                f"--grpc_socket_path={socket.path} is the path of {socket.descriptor}, which was "
-                "handed in; remove the flag"
+                f"{flag}={path} is the path of {socket.descriptor}, which was handed in; remove the "
+                "flag"
             )
 
 
@@ -129,14 +129,18 @@ def _http_port(config: ServerConfig, sockets: Sequence[HandedSocket]) -> HttpPor
             f"--rest_api_port=0 turns HTTP off, and {sockets[0].descriptor} was handed in for it; "
             "remove the flag or the socket"
         )
-    for socket in sockets:
-        if socket.path:
-            raise InvalidConfig(
-                f"{socket.descriptor} is the UNIX socket {socket.path}, and HTTP is served over TCP "
-                "only; hand in a TCP socket"
-            )
-    first = sockets[0]
-    return HttpPort(first.port, host=first.host, descriptors=_numbers(sockets))
+    _check_path("--rest_api_socket_path", config.rest_api_socket_path, sockets)
+    first = _first(sockets)
+    return HttpPort(first.port, host=_host(first), descriptors=_numbers(sockets))
+
+
+def _first(sockets: Sequence[HandedSocket]) -> HandedSocket:
+    """The first socket over TCP, or the first one if there is none."""
+    return next((socket for socket in sockets if socket.port), sockets[0])
+
+
+def _host(socket: HandedSocket) -> str:
+    return socket.host or f"unix:{socket.path}"
 
 
 def _numbers(sockets: Sequence[HandedSocket]) -> tuple[int, ...]:

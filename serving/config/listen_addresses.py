@@ -97,7 +97,7 @@ def _obstacles(addresses: ListenAddresses) -> Iterator[Obstacle]:
     if not addresses.descriptors and (obstacle := _tcp_obstacle(addresses)) is not None:
         yield obstacle
     if addresses.socket_path:
-        obstacle = _socket_path_obstacle(addresses.socket_path)
+        obstacle = socket_path_obstacle("--grpc_socket_path", addresses.socket_path)
         if obstacle is not None:
             yield obstacle
 
@@ -173,7 +173,8 @@ def _tcp_reason(addresses: ListenAddresses, error: OSError) -> Obstacle:
     return Obstacle(f"{addresses.tcp}: {text}", error.errno in _TRANSIENT_ERRNOS)
 
 
-def _socket_path_obstacle(text: str) -> Obstacle | None:
+def socket_path_obstacle(flag: str, text: str) -> Obstacle | None:
+    """The reason why a server cannot have the UNIX socket that `flag` names, or None if it can."""
     path, length_bytes = Path(text), len(os.fsencode(text))
     if length_bytes > _SOCKET_PATH_BYTES_MAX:
         reason = (
@@ -188,11 +189,11 @@ def _socket_path_obstacle(text: str) -> Obstacle | None:
         reason = f"this user may not write into {path.parent}; change its permissions, or use another path"
     else:
         return None
-    return Obstacle(f"--grpc_socket_path={text}: {reason}")
+    return Obstacle(f"{flag}={text}: {reason}")
 
 
 def _is_other_file(path: Path) -> bool:
-    """True if `path` exists and is not a socket. (The gRPC server replaces a socket.)"""
+    """True if `path` exists and is not a socket. (The data plane replaces a socket.)"""
     try:
         return not stat.S_ISSOCK(path.lstat().st_mode)
     except OSError:

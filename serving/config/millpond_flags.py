@@ -15,6 +15,7 @@ from serving.config.flag_rows import (
     local_path,
     not_empty,
     optional_names,
+    optional_path,
     seconds,
     seconds_from_one,
     seconds_not_negative,
@@ -63,6 +64,21 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "common or alternative names of client certificates that may operate the server over its "
         "port; needs client_verify in --ssl_config_file",
         "NAME,NAME",
+    ),
+    Flag(
+        "rest_api_socket_path",
+        optional_path,
+        "",
+        "UNIX socket on which HTTP is served as well, without TLS; with --rest_api_port=0 only there",
+        "PATH",
+    ),
+    Flag(
+        "rest_ssl_config_file",
+        optional_path,
+        ServerConfig.rest_ssl_config_file,
+        "TLS on HTTP's TCP port: a text SSLConfig as in --ssl_config_file; an edited file takes "
+        "effect within seconds, for new connections",
+        "FILE",
     ),
     Flag(
         "http_hosts",

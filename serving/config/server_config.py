@@ -69,12 +69,14 @@ class ServerConfig:
     # The accepted Host names of HTTP. If empty: this machine's names on a loopback bind, else any name.
     http_hosts: tuple[str, ...] = ()
     grpc_socket_path: str = ""
+    rest_api_socket_path: str = ""
     # "auto": a UNIX socket in a run directory; "off"; unix:PATH; HOST:PORT.
     admin_address: str = "auto"
     # The clients that may reload and load over the data port: "local", "true" (all) or "false".
     admin_on_data_port: str = "local"
     admin_clients: tuple[str, ...] = ()  # names in certificates
     ssl_config_file: str = ""  # "": no TLS
+    rest_ssl_config_file: str = ""  # "": no TLS
     grpc_compression: str = "request"
     enable_serialization_as_tensor_content: bool = False
     grpc_channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
@@ -215,10 +217,21 @@ def _check_ports(flags: Mapping[str, Any]) -> None:
             f"--rest_api_port={http.number} is the port of gRPC too, --port={http.number}; give HTTP "
             "another port, or 0 to turn it off"
         )
+    if http.number is None and flags["rest_ssl_config_file"]:
+        raise InvalidConfig(
+            f"--rest_ssl_config_file={flags['rest_ssl_config_file']} is for HTTP over TCP, which "
+            "--rest_api_port=0 turns off; remove one of the two flags"
+        )
+    rest_path = flags["rest_api_socket_path"]
+    if rest_path and rest_path == flags["grpc_socket_path"]:
+        raise InvalidConfig(
+            f"--rest_api_socket_path={rest_path} is the socket of gRPC too; give HTTP another path"
+        )
 
 
 def _check_admin_clients(flags: Mapping[str, Any]) -> None:
-    if flags["admin_clients"] and not flags["ssl_config_file"]:
+    has_tls = flags["ssl_config_file"] or flags["rest_ssl_config_file"]
+    if flags["admin_clients"] and not has_tls:
         raise InvalidConfig(
             f"--admin_clients={','.join(flags['admin_clients'])} names clients by their "
             "certificates; give --ssl_config_file with client_verify: true and custom_ca"

@@ -207,8 +207,8 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         optional_path,
         ServerConfig.ssl_config_file,
         "text SSLConfig with server_key, server_cert and custom_ca in PEM, and client_verify: TLS "
-        "on gRPC's TCP port, but not on the UNIX socket nor on HTTP; an edited file takes effect "
-        "within seconds, for new connections",
+        "on gRPC's TCP port, but not on the UNIX socket nor on HTTP (--rest_ssl_config_file); an "
+        "edited file takes effect within seconds, for new connections",
         "FILE",
     ),
     RefusedFlag(

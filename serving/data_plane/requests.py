@@ -213,6 +213,9 @@ class HttpOptions:
     connection_count_max: int = 0
     """The connections at a time; 0: a sixth of the descriptors of the process."""
 
+    certificates: ServerCertificates | None = None
+    """TLS on the TCP addresses. None: no TLS."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GrpcServerOptions:

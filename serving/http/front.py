@@ -217,13 +217,16 @@ def scope_of(call: RareCall) -> Scope:
         "root_path": "",
         "headers": call.headers,
         "client": _client_of(call.peer),
+        "client_names": call.client_names,
         "server": None,
     }
 
 
 def _client_of(peer: str) -> tuple[str, int] | None:
-    """The address and port of `ipv4:127.0.0.1:5` or `ipv6:%5B::1%5D:5`; None for a UNIX socket."""
+    """The address and port of `ipv4:127.0.0.1:5` or `ipv6:%5B::1%5D:5`; "" and 0 for a UNIX socket."""
     scheme, _, rest = peer.partition(":")
+    if scheme == "unix":
+        return "", 0
     if scheme not in ("ipv4", "ipv6"):
         return None
     address, _, port = unquote(rest).rpartition(":")

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Sequence
-from socket import socket
+from socket import AF_UNIX, socket
 
 import structlog
 
-from serving.base.errors import OperatorError
+from serving.base.errors import InvalidConfig, OperatorError
+from serving.config.listen_addresses import socket_path_obstacle
 from serving.config.server_config import HttpPort
 from serving.data_plane.requests import GrpcServer
 from serving.http.front import JOIN_SECONDS, HttpFront
@@ -29,28 +30,31 @@ class HttpListener:
         *,
         host: str,
         port: HttpPort,
+        socket_path: str = "",
         server: GrpcServer,
         front: HttpFront,
     ) -> None:
+        """HTTP is also served on the UNIX socket `socket_path`, unless that is ""."""
         self._host = host
         self._wanted = port
+        self._socket_path = socket_path
         self._server = server
         self._front = front
         self._port: int | None = None
 
     @property
     def port(self) -> int | None:
-        """The TCP port; None before `start`, and if no port could be bound."""
+        """The TCP port; None before `start`, and if there is none."""
         return self._port
 
     def start(self) -> None:
         """Binds the port, unless its sockets were handed in, and answers from now on.
 
-        Raises the errors of `bind` if the port was asked for; otherwise logs a warning.
+        Raises the errors of `bind` if the port was asked for; otherwise logs a warning. Raises
+        InvalidConfig if there can be no UNIX socket at its path.
         """
-        if self._wanted.number is None:
-            return
-        addresses = self._addresses(self._wanted.number)
+        # The path comes first: if it fails, the data plane has not taken over the other sockets.
+        addresses = [*self._unix_addresses(), *self._tcp_addresses()]
         if not addresses:
             return
         try:
@@ -68,13 +72,24 @@ class HttpListener:
         """Waits for the threads' end; returns False if a handler still runs at the timeout."""
         return self._front.join(timeout_seconds)
 
-    def _addresses(self, number: int) -> list[str]:
+    def _unix_addresses(self) -> list[str]:
+        if not self._socket_path:
+            return []
+        obstacle = socket_path_obstacle("--rest_api_socket_path", self._socket_path)
+        if obstacle is not None:
+            raise InvalidConfig(f"cannot listen for HTTP on {obstacle.text}")
+        return [f"unix:{self._socket_path}"]
+
+    def _tcp_addresses(self) -> list[str]:
         """The sockets of the port, which the data plane takes over; none if there need be none."""
         if self._wanted.descriptors:
-            self._port = _port_of(self._wanted.descriptors[0])
+            ports = [port for port in map(_port_of, self._wanted.descriptors) if port is not None]
+            self._port = ports[0] if ports else None
             return [f"fd:{descriptor}" for descriptor in self._wanted.descriptors]
+        if self._wanted.number is None:
+            return []
         try:
-            sockets = bind(self._host, number)
+            sockets = bind(self._host, self._wanted.number)
         except OperatorError as error:
             if self._wanted.is_required:
                 raise
@@ -92,10 +107,10 @@ def _close(addresses: Sequence[str]) -> None:
             os.close(int(number))
 
 
-def _port_of(descriptor: int) -> int:
+def _port_of(descriptor: int) -> int | None:
+    """The port of a listening socket; None for a UNIX socket."""
     listener = socket(fileno=descriptor)
     try:
-        port: int = listener.getsockname()[1]
-        return port
+        return None if listener.family == AF_UNIX else int(listener.getsockname()[1])
     finally:
         listener.detach()

@@ -58,13 +58,13 @@ def grpc_caller(peer: str, names: Collection[str], *, is_forwarded: bool) -> Cal
 def http_caller(scope: Mapping[str, Any]) -> Caller:
     """Reads the caller from the ASGI scope of an HTTP request.
 
-    A request with an Origin header counts as forwarded, because a browser has sent it for a page, which may
-    be of any site.
+    A client on a UNIX socket has the address "". A request with an Origin header counts as forwarded,
+    because a browser has sent it for a page, which may be of any site.
     """
     names = {name.decode("latin-1") for name, _ in scope["headers"]}
     client = scope.get("client")
     is_forwarded = not names.isdisjoint(FORWARDING_HEADERS | {"origin"})
-    return Caller(client[0] if client else "unknown", is_forwarded=is_forwarded)
+    return Caller(client[0] if client else "unknown", scope.get("client_names", ()), is_forwarded)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,31 +1,22 @@
 """The settings of the gRPC server: TLS, compression, the encoding of replies, reflection."""
 
-from pathlib import Path
-
-import structlog
 from google.protobuf.descriptor import FileDescriptor
 
 from serving.base.clock import Clock
 from serving.base.compiled_protos import INFERENCE_SERVICE, PROFILER_SERVICE, file_of
 from serving.base.protos import model_service_pb2, prediction_service_pb2, session_service_pb2
 from serving.config.server_config import ServerConfig
-from serving.config.tls_config import read_tls_config
 from serving.data_plane.plane import DataPlane
 from serving.data_plane.requests import ServerCertificates
-from serving.reload.certificate_watch import CertificateWatcher
 from serving.reload.config_watch import ConfigRefusal
+from serving.reload.port_certificates import PortCertificates
 from serving.rpc.reflection import reflect
-
-POLL_SECONDS = 1.0
-"""The time between two reads of --ssl_config_file: some kB, once a second."""
 
 GRPC_SERVICES = (
     "grpc.health.v1.Health",
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
 )
-
-_log = structlog.get_logger(__name__)
 
 
 def service_files(config: ServerConfig) -> list[FileDescriptor]:
@@ -46,52 +37,42 @@ def service_files(config: ServerConfig) -> list[FileDescriptor]:
 
 
 class Transport:
-    """The certificates and the reflection of `GrpcServer`, and the thread that checks for new
-    certificates.
+    """The certificates and the reflection of `GrpcServer`, which also answers HTTP, and the threads that
+    check for new certificates.
     """
 
     def __init__(self, config: ServerConfig, plane: DataPlane, clock: Clock) -> None:
-        """Reads the certificates. Raises InvalidConfig for an invalid --ssl_config_file."""
-        self._watcher: CertificateWatcher | None = None
-        self.certificates: ServerCertificates | None = None
-        if config.ssl_config_file:
-            tls = read_tls_config(Path(config.ssl_config_file))
-            if tls.client_ca and not tls.is_client_required:
-                _log.warning(
-                    "clients_not_verified",
-                    file=config.ssl_config_file,
-                    reason="custom_ca has no effect without client_verify: true",
-                )
-            self.certificates = plane.ServerCertificates(
-                key=tls.key,
-                chain=tls.chain,
-                client_ca=tls.client_ca,
-                is_client_required=tls.is_client_required,
-            )
-            self._watcher = CertificateWatcher(
-                config.ssl_config_file,
-                tls,
-                self.certificates,
-                period_seconds=POLL_SECONDS,
-                clock=clock,
-            )
+        """Reads the certificates. Raises InvalidConfig for an invalid file of them."""
+        self._grpc = PortCertificates(config.ssl_config_file, plane, clock)
+        self._rest = PortCertificates(config.rest_ssl_config_file, plane, clock)
         self.reflection = reflect(service_files(config))
 
     @property
+    def certificates(self) -> ServerCertificates | None:
+        """The certificates of gRPC; None if it has no TLS."""
+        return self._grpc.value
+
+    @property
+    def rest_certificates(self) -> ServerCertificates | None:
+        """The certificates of HTTP; None if it has no TLS."""
+        return self._rest.value
+
+    @property
     def refusal(self) -> ConfigRefusal | None:
-        """The reason why the file's certificates are not in effect, or None. Any thread."""
-        return self._watcher.refusal if self._watcher else None
+        """The reason why certificates of a file are not in effect, or None. Any thread."""
+        return self._grpc.refusal or self._rest.refusal
 
     def start(self) -> None:
         """Starts to check for new certificates."""
-        if self._watcher is not None:
-            self._watcher.start()
+        self._grpc.start()
+        self._rest.start()
 
     def stop(self) -> None:
         """Ends the checks for new certificates. Returns at once."""
-        if self._watcher is not None:
-            self._watcher.stop()
+        self._grpc.stop()
+        self._rest.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Waits for the thread after `stop`; returns False if it still runs at the timeout."""
-        return self._watcher is None or self._watcher.join(timeout_seconds)
+        """Waits for the threads after `stop`; returns False if one still runs at its timeout."""
+        are_over = [port.join(timeout_seconds) for port in (self._grpc, self._rest)]
+        return all(are_over)

@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 
 from serving.config.server_config import HttpPort, ServerConfig
-from serving.data_plane.requests import GrpcServer, HttpOptions
+from serving.data_plane.requests import GrpcServer, HttpOptions, ServerCertificates
 from serving.http.app import HttpSettings, make_http_app
 from serving.http.front import HttpFront
 from serving.http.hosts import host_rule, own_name
@@ -39,7 +39,9 @@ If another one comes, an idle connection is closed for it, or else the connectio
 """
 
 
-def http_options(config: ServerConfig, requests: RequestParts) -> HttpOptions:
+def http_options(
+    config: ServerConfig, requests: RequestParts, certificates: ServerCertificates | None
+) -> HttpOptions:
     """The options of HTTP for the data plane, which owns the connections."""
     names = host_rule(config.http_hosts, config.http_host, own_name()).names
     return HttpOptions(
@@ -50,6 +52,7 @@ def http_options(config: ServerConfig, requests: RequestParts) -> HttpOptions:
         reply_bytes_max=requests.memory.limits.rest_reply_bytes_max,
         request_seconds_max=config.rest_api_timeout_in_ms / 1_000,
         connection_count_max=HTTP_CONNECTION_COUNT_MAX,
+        certificates=certificates,
     )
 
 
@@ -107,7 +110,13 @@ def make_http(
         grpc.take_http_call,
         blocking_thread_count=config.rest_api_num_threads or _default_thread_count(),
     )
-    return HttpListener(host=config.http_host, port=port, server=grpc, front=front)
+    return HttpListener(
+        host=config.http_host,
+        port=port,
+        socket_path=config.rest_api_socket_path,
+        server=grpc,
+        front=front,
+    )
 
 
 def _default_thread_count() -> int:

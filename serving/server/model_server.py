@@ -62,6 +62,7 @@ class ModelServer:
         self._command = [*command, "serve", *_arguments(model_name, base_path, flags)]
         self._environment = {**(environment or {}), STOP_AT_STDIN_EOF: "1"}
         self._tls = tls
+        self._http_scheme = "https" if flags.get("rest_ssl_config_file") else "http"
         self._clock = clock or SystemClock()
         self._start_timeout_seconds = start_timeout_seconds
         self._stop_timeout_seconds = stop_timeout_seconds
@@ -150,13 +151,13 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """`http://HOST:PORT`, the address of the server's health, metrics and page.
+        """`http://HOST:PORT`, or `https:`, the address of the server's health, metrics and page.
 
-        Raises FailedPrecondition before `start`, and if the server does not serve HTTP.
+        Raises FailedPrecondition before `start`, and if the server has no port for HTTP.
         """
         if self._http_port is None:
             raise FailedPrecondition("ModelServer is not started, or has --rest_api_port=0")
-        return f"http://127.0.0.1:{self._http_port}"
+        return f"{self._http_scheme}://127.0.0.1:{self._http_port}"
 
     @property
     def log_path(self) -> Path:

@@ -187,7 +187,7 @@ def make_grpc_server(
         has_tensor_content=config.enable_serialization_as_tensor_content,
         serves_session_run=config.enable_session_run,
         reflection=transport.reflection,
-        http=None if is_admin else http_options(config, requests),
+        http=None if is_admin else http_options(config, requests, transport.rest_certificates),
     )
     with statuses_as_errors(foundation.data_plane.StatusError):
         return foundation.data_plane.GrpcServer(requests.serving_map, options)

@@ -81,10 +81,15 @@ class ServiceNotices:
         self._manager.notify(STOPPING=1, STATUS="draining")
 
 
-def answers_http(host: str, port: int) -> bool:
-    """True if the server answers `/healthz` with 200."""
+def answers_http(host: str, port: int, *, has_tls: bool) -> bool:
+    """True if the server answers `/healthz` with 200.
+
+    A port with TLS answers 400, because the request is plain. That also shows that a request thread
+    answers.
+    """
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    return b" 200 " in _answer(host, port, request)[:16]
+    expected = b" 400 " if has_tls else b" 200 "
+    return expected in _answer(host, port, request)[:16]
 
 
 def answers_grpc(host: str, port: int) -> bool:

@@ -95,7 +95,8 @@ class ServiceReports:
     def _is_answering(self) -> bool:
         """True if each open port answers."""
         config, http_port, port = self._config, self._http.port, self._grpc.port
-        if http_port is not None and not answers_http(config.http_host, http_port):
+        has_tls = config.rest_ssl_config_file != ""
+        if http_port is not None and not answers_http(config.http_host, http_port, has_tls=has_tls):
             return False
         is_grpc_over_tcp = self._status.readiness.is_listening and port != 0
         return not is_grpc_over_tcp or answers_grpc(config.host, port)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from serving.server.server_log import LogReader
 from tests.integration.clients import PREDICT, TIMEOUT_SECONDS, caller_to, channel_to
 from tests.integration.exports import ScaleModel
 from tests.integration.steady_clients import SteadyThreads, scale_exchange
+from tests.unit.pem import config_text, make_identity
 
 # The process that bash becomes has its id. The sockets become its descriptors 3 and 4.
 HAND_IN = 'exec 3<&"$1" 4<&"$2"; export LISTEN_PID=$$; shift 2; exec "$@"'
@@ -31,12 +33,18 @@ HAND_IN = 'exec 3<&"$1" 4<&"$2"; export LISTEN_PID=$$; shift 2; exec "$@"'
 class HandedInServer:
     """`millpond serve` with a socket for gRPC and one for HTTP. Port 1 in its flags is not used."""
 
-    def __init__(self, directory: Path, base_path: Path, sockets: Sequence[socket.socket]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        base_path: Path,
+        sockets: Sequence[socket.socket],
+        flags: Sequence[str] = (),
+    ) -> None:
         # Above the numbers that bash assigns.
         copies = [fcntl.fcntl(held.fileno(), fcntl.F_DUPFD, 10) for held in sockets]
         command = [
             *(sys.executable, "-m", "serving", "serve", "--model_name=scale", "--log_format=json"),
-            *(f"--model_base_path={base_path}", "--host=192.0.2.1", "--port=1"),
+            *(f"--model_base_path={base_path}", "--host=192.0.2.1", "--port=1", *flags),
         ]
         self.process = subprocess.Popen(
             ["bash", "-c", HAND_IN, "bash", *map(str, copies), *command],
@@ -177,3 +185,30 @@ def test_server_answers_on_handed_in_sockets(held: list[socket.socket], restart:
 def test_restart_on_handed_in_socket_fails_no_call(restart: Restart) -> None:
     assert restart.stop_status == 0
     assert restart.failures == []
+
+
+def test_handed_in_unix_socket_serves_http_beside_tls(
+    scale_model: ScaleModel, tmp_path: Path
+) -> None:
+    base_path, path = tmp_path / "scale", tmp_path / "held.sock"
+    scale_model.write(base_path, 1)
+    identity = make_identity(tmp_path, "server")
+    (tmp_path / "tls.config").write_text(config_text(identity.key, identity.certificate))
+    flags = [f"--rest_ssl_config_file={tmp_path / 'tls.config'}"]
+    with (
+        socket.create_server(("127.0.0.1", 0)) as grpc_socket,
+        socket.socket(socket.AF_UNIX) as held,
+    ):
+        held.bind(str(path))
+        held.listen()
+        server = HandedInServer(tmp_path, base_path, [grpc_socket, held], flags)
+        try:
+            assert server.wait_until_listening()["http_port"] is None
+            with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+                assert client.get("http://localhost/readyz").status_code == 200
+            assert server.stop() == 0
+        finally:
+            server.close()
+        # The next server has its clients.
+        with socket.socket(socket.AF_UNIX) as client_socket:
+            client_socket.connect(str(path))

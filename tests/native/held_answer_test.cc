@@ -40,7 +40,7 @@ class Peer {
     shared_->calls.admission = std::make_shared<servable::Admission>();
     shared_->methods[kTestPath] = {kTestPath, &handler_};
     connection_ = std::make_shared<Connection>(
-        shared_, protocol_, /*waker=*/nullptr, std::make_unique<Transport>(sockets[0], nullptr),
+        shared_, protocol_, /*waker=*/nullptr, std::make_unique<Transport>(sockets[0], nullptr, ""),
         Connection::Ends(), base::MonotonicNs(), base::ByteBudget::Share());
     Send(testing::kPreface + testing::FrameBytes(testing::kSettingsFrame, 0, 0, ""));
     call_ = NewCall();

@@ -24,6 +24,7 @@ TEST(HostRuleTest, OthersAreNot) {
   for (const char* const host : {"", "evil.example", "127.0.0.1.evil.com", "localhost.evil.com",
                                  "notlocalhost", "128.0.0.1", "10.0.0.2", "[::2]", "boxx", ":80"}) {
     EXPECT_FALSE(rule.Permits(host, "10.0.0.1")) << host;
+    EXPECT_TRUE(rule.Permits(host, "")) << host << " over a UNIX socket";
   }
 }
 

@@ -60,6 +60,7 @@ class FakeStream final : public Stream {
 class FakeProtocol final : public Protocol {
  public:
   explicit FakeProtocol(Log* log) : log_(log) {}
+  std::string_view alpn() const override { return ""; }
   int64_t stream_bytes() const override { return kStreamBytes; }
   std::unique_ptr<Session> MakeSession(const ServerShared&, StreamEvents*,
                                        SessionEvents*) const override {

@@ -33,6 +33,30 @@ def make_identity(directory: Path, name: str, issuer: Identity | None = None) ->
     return Identity(key.read_text(), certificate.read_text())
 
 
+def make_expired(directory: Path, name: str, issuer: Identity) -> Identity:
+    """Makes a certificate for 127.0.0.1 that was valid for a day in 2020."""
+    home = directory / f"{name}.ca"
+    home.mkdir()
+    for file, text in {
+        "ca.crt": issuer.certificate,
+        "ca.key": issuer.key,
+        "index.txt": "",
+        "serial": "01",
+        "ext.cnf": "subjectAltName=IP:127.0.0.1,DNS:localhost",
+        "ca.cnf": "[ca]\ndefault_ca=d\n[d]\ndatabase=index.txt\nnew_certs_dir=.\nserial=serial\n"
+        "default_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n",
+    }.items():
+        (home / file).write_text(text)
+    request = ["openssl", "req", "-nodes", "-subj", f"/CN={name}", "-newkey", "ec"]
+    request += ["-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", "own.key", "-out", "own.csr"]
+    sign = ["openssl", "ca", "-batch", "-notext", "-config", "ca.cnf", "-extfile", "ext.cnf"]
+    sign += ["-cert", "ca.crt", "-keyfile", "ca.key", "-in", "own.csr", "-out", "own.crt"]
+    sign += ["-startdate", "20200101000000Z", "-enddate", "20200102000000Z"]
+    for command in (request, sign):
+        subprocess.run(command, check=True, capture_output=True, cwd=home)
+    return Identity((home / "own.key").read_text(), (home / "own.crt").read_text())
+
+
 def config_text(
     key: str, certificate: str, custom_ca: str = "", *, client_verify: bool = False
 ) -> str:

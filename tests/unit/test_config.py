@@ -189,6 +189,29 @@ def test_server_config_refuses_same_port_twice():
         server_config(parse_flags(flags))
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--rest_ssl_config_file=/tls", "--rest_api_port=0"],
+            r"--rest_ssl_config_file=/tls is for HTTP over TCP, which --rest_api_port=0 turns off",
+        ),
+        (
+            ["--rest_api_socket_path=/s", "--grpc_socket_path=/s"],
+            "--rest_api_socket_path=/s is the socket of gRPC too",
+        ),
+    ],
+)
+def test_server_config_refuses_http_contradictions(flags: list[str], message: str):
+    with pytest.raises(InvalidConfig, match=message):
+        server_config(parse_flags(["--model_base_path=/m", *flags]))
+
+
+def test_admin_clients_may_use_certificates_of_http():
+    flags = ["--model_base_path=/m", "--admin_clients=op", "--rest_ssl_config_file=/tls"]
+    assert server_config(parse_flags(flags)).admin_clients == ("op",)
+
+
 @pytest.mark.parametrize("flag", ["--port=8501", "--rest_api_port=auto", "--rest_api_port=0"])
 def test_server_config_chosen_ports_never_collide(flag: str):
     server_config(parse_flags(["--model_base_path=/m", "--port=0", flag]))

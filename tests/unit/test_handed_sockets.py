@@ -110,12 +110,23 @@ def test_rest_socket_replaces_host_and_port_of_http() -> None:
     assert config.rest_api_port == HttpPort(9001, host="127.0.0.1", descriptors=(3,))
 
 
+def test_rest_sockets_may_be_unix_sockets() -> None:
+    config = with_handed_sockets(CONFIG, [unix(3, "/s", is_rest=True), tcp(4, 9001, is_rest=True)])
+    assert config.rest_api_port == HttpPort(9001, host="127.0.0.1", descriptors=(3, 4))
+    config = with_handed_sockets(CONFIG, [unix(3, "/s", is_rest=True)])
+    assert config.rest_api_port == HttpPort(0, host="unix:/s", descriptors=(3,))
+
+
 @pytest.mark.parametrize(
     ("flags", "handed_in", "message"),
     [
         ({"grpc_socket_path": "/s"}, unix(3, "/s"), "--grpc_socket_path=/s is the path of"),
         ({"rest_api_port": HttpPort(None)}, tcp(3, 1, is_rest=True), "--rest_api_port=0 turns"),
-        ({}, unix(3, "/s", is_rest=True), "HTTP is served over TCP only"),
+        (
+            {"rest_api_socket_path": "/s"},
+            unix(3, "/s", is_rest=True),
+            "--rest_api_socket_path=/s is the path of",
+        ),
     ],
 )
 def test_contradicting_flags_are_refused(

@@ -436,6 +436,23 @@ def test_probes_ask_routes_of_the_server(release: Release) -> None:
     assert {probe["port"] for probe in probes.values()} == {"http"}
 
 
+def test_tls_of_rest_reaches_probes_and_monitor() -> None:
+    (found,) = render_all(
+        [
+            {
+                "models": [MODEL],
+                "flags": {"rest_ssl_config_file": "/etc/tls/config"},
+                "serviceMonitor": {"enabled": True, "tlsConfig": {"insecureSkipVerify": True}},
+            }
+        ]
+    )
+    release = found.servers
+    assert {probe["scheme"] for _, probe in http_probes(release.container)} == {"HTTPS"}
+    (endpoint,) = release.only("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+
+
 def test_monitor_scrapes_metrics_of_the_server() -> None:
     (endpoint,) = releases()["everything"].only("ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["path"] in METRICS_PATHS

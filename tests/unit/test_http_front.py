@@ -127,7 +127,8 @@ def test_front_that_ends_while_its_loops_begin(monkeypatch: pytest.MonkeyPatch) 
     [
         ("ipv4:127.0.0.1:50000", ("127.0.0.1", 50_000)),
         ("ipv6:%5B::1%5D:5", ("::1", 5)),
-        ("unix:", None),
+        ("unix:", ("", 0)),
+        ("other:", None),
     ],
 )
 def test_scope_names_the_client(peer: str, client: tuple[str, int] | None) -> None:

@@ -94,7 +94,14 @@ def test_grpc_peers_are_distinguished(peer: str, is_local: bool):
         (("127.0.0.1", 5), [(b"via", b"1.1 proxy")], False),
         (("127.0.0.1", 5), [(b"origin", b"https://evil.example.com")], False),
         (None, [], False),
+        (("", 0), [], True),
+        (("", 0), [(b"x-real-ip", b"192.0.2.7")], False),
     ],
 )
 def test_proxied_and_browser_callers_are_not_local(client, headers, is_local: bool):
     assert http_caller({"client": client, "headers": headers}).is_local is is_local
+
+
+def test_certificate_of_an_http_client_names_it():
+    scope = {"client": ("192.0.2.7", 5), "headers": [], "client_names": ["admin"]}
+    OperatorAccess(clients=frozenset({"admin"})).check_control(http_caller(scope))

@@ -91,8 +91,11 @@ def answering(reply: bytes) -> int:
 
 
 def test_probes_tell_answers_from_silence():
-    assert answers_http("127.0.0.1", answering(b"HTTP/1.1 200 OK\r\n\r\nok\n"))
-    assert not answers_http("127.0.0.1", answering(b"HTTP/1.1 503 Busy\r\n\r\n"))
+    ok, bad = b"HTTP/1.1 200 OK\r\n\r\nok\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    assert answers_http("127.0.0.1", answering(ok), has_tls=False)
+    assert not answers_http("127.0.0.1", answering(bad), has_tls=False)
+    assert answers_http("127.0.0.1", answering(bad), has_tls=True)
+    assert not answers_http("127.0.0.1", answering(b"HTTP/1.1 503 Busy\r\n\r\n"), has_tls=False)
     assert answers_grpc("127.0.0.1", answering(b"\0\0\0\4\0\0\0\0\0"))
     assert not answers_grpc("127.0.0.1", answering(b""))
 
@@ -100,7 +103,7 @@ def test_probes_tell_answers_from_silence():
 def test_port_without_server_does_not_answer():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    assert not answers_http("127.0.0.1", port)
+    assert not answers_http("127.0.0.1", port, has_tls=False)
 
 
 def test_wildcards_are_reached_over_loopback():

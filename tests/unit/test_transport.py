@@ -17,14 +17,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Identity:
     return make_identity(tmp_path_factory.mktemp("pem"), "server")
 
 
-def make(ssl_config_file: Path | str = "", **settings: object) -> Transport:
-    config = ServerConfig(models=(), ssl_config_file=str(ssl_config_file), **settings)  # type: ignore[arg-type]
+def make(ssl_config_file: Path | str = "", rest_ssl_config_file: Path | str = "") -> Transport:
+    config = ServerConfig(
+        models=(),
+        ssl_config_file=str(ssl_config_file),
+        rest_ssl_config_file=str(rest_ssl_config_file),
+    )
     return Transport(config, FakePlane(), FakeClock())
 
 
 def test_transport_defaults_match_tensorflow_serving():
     transport = make()
     assert transport.certificates is None
+    assert transport.rest_certificates is None
     assert "tensorflow.serving.PredictionService.Predict" in transport.reflection.symbols
     assert transport.refusal is None
 
@@ -48,6 +53,16 @@ def test_transport_has_the_certificates_of_the_file(
     assert logs == []
 
 
+def test_certificates_of_rest_are_its_own(tmp_path: Path, server: Identity):
+    file = tmp_path / "tls.config"
+    file.write_text(config_text(server.key, server.certificate))
+    transport = make(rest_ssl_config_file=file)
+    assert transport.certificates is None
+    certificates = transport.rest_certificates
+    assert isinstance(certificates, FakeServerCertificates)
+    assert certificates.first["chain"] == server.certificate
+
+
 def test_transport_warns_of_unused_ca(tmp_path: Path, server: Identity):
     file = tmp_path / "tls.config"
     file.write_text(config_text(server.key, server.certificate, server.certificate))
@@ -61,10 +76,11 @@ def test_transport_without_a_readable_file_is_refused(tmp_path: Path):
         make(tmp_path / "tls.config")
 
 
-def test_transport_logs_spoilt_file(tmp_path: Path, server: Identity):
+@pytest.mark.parametrize("flag", ["ssl_config_file", "rest_ssl_config_file"])
+def test_transport_logs_spoilt_file(tmp_path: Path, server: Identity, flag: str):
     file = tmp_path / "tls.config"
     file.write_text(config_text(server.key, server.certificate))
-    transport = make(file)
+    transport = make(**{flag: file})
     file.write_text("no config")
     transport.start()
     # A fake clock does not wait: the thread looks again and again.

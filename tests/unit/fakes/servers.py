@@ -137,7 +137,9 @@ class FakeGrpcServer:
     def shutdown_http(self, drain_seconds: float) -> bool:
         self.log.append(f"shutdown_http {drain_seconds:g}")
         for address in self.http_addresses:
-            os.close(int(address.partition(":")[2]))
+            kind, _, number = address.partition(":")
+            if kind != "unix":
+                os.close(int(number))
         self.http_addresses.clear()
         with self._changed:
             self.is_http_shut_down = True

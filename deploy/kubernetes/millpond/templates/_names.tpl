@@ -120,3 +120,8 @@ capabilities:
 {{- fail "workload: maxSurge and maxUnavailable are both 0, so no pod could be replaced" -}}
 {{- end -}}
 {{- end -}}
+
+{{/* The scheme of the servers' HTTP. */}}
+{{- define "millpond.httpScheme" -}}
+{{- if .Values.flags.rest_ssl_config_file }}HTTPS{{ else }}HTTP{{ end -}}
+{{- end -}}

@@ -81,14 +81,14 @@ spec:
           protocol: TCP
         {{- end }}
       startupProbe:
-        httpGet: {path: /healthz, port: http}
+        httpGet: {path: /healthz, port: http, scheme: {{ include "millpond.httpScheme" . }}}
         {{- toYaml .Values.probes.startup | nindent 8 }}
       readinessProbe:
-        httpGet: {path: /readyz, port: http}
+        httpGet: {path: /readyz, port: http, scheme: {{ include "millpond.httpScheme" . }}}
         {{- toYaml .Values.probes.readiness | nindent 8 }}
       # It answers while models load and while the server drains, so that neither ends in a kill.
       livenessProbe:
-        httpGet: {path: /healthz, port: http}
+        httpGet: {path: /healthz, port: http, scheme: {{ include "millpond.httpScheme" . }}}
         {{- toYaml .Values.probes.liveness | nindent 8 }}
       {{- if .Values.drain.preStopSeconds }}
       lifecycle:
