@@ -135,8 +135,7 @@ ServerCertificates::ServerCertificates(Certificates certificates, bool is_client
 
 void ServerCertificates::Replace(Certificates certificates) {
   auto made = MakeTlsContext(certificates, is_client_required_);
-  // The earlier certificates stay in use. The control plane checks new certificates and reports
-  // errors.
+  // The control plane checks new certificates before, and reports errors.
   if (!made.ok()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   context_ = std::move(made.value());

@@ -18,8 +18,8 @@ struct Certificates {
   std::string client_ca;  // the signer of clients' certificates; "": the server asks for none
 };
 
-// The current certificates of a server. A connection uses those of the instant at which it was
-// accepted, until its end.
+// The current certificates of a port. A connection keeps those with which it was accepted until its
+// end.
 //
 // Thread: any. The control plane checks the certificates before they come here.
 class ServerCertificates {
@@ -27,6 +27,8 @@ class ServerCertificates {
   // If `is_client_required`, only clients with a certificate of client_ca are served.
   ServerCertificates(Certificates certificates, bool is_client_required);
 
+  // Uses `certificates` from the next connection on. Keeps the earlier ones if OpenSSL refuses
+  // them.
   void Replace(Certificates certificates);
 
   bool is_client_required() const { return is_client_required_; }

@@ -14,7 +14,7 @@
 
 namespace millpond::rpc {
 
-// A client that a listener has accepted. Whoever takes it owns the descriptor.
+// A client that a listener has accepted. The caller of Accept owns the descriptor.
 struct AcceptedClient {
   int fd = -1;
   bool is_unix = false;
@@ -32,7 +32,7 @@ struct AcceptedClient {
 // Thread: Accept: any, at once, after Open. All else: the control plane, one thread at a time.
 class Listeners {
  public:
-  // Addresses of one protocol: a machine's name has far fewer.
+  // The most addresses of one protocol. A machine's name has far fewer.
   static constexpr size_t kCountMax = 256;
   // As many connections as the kernel allows wait to be accepted: a burst of clients waits here,
   // and not in the clients' retries.

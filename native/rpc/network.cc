@@ -22,19 +22,20 @@ namespace {
 
 using base::Status;
 
-// Connections that one event accepts: thousands that come at once must not hold up requests.
+// One event accepts at most this many connections, because thousands that come at once must not
+// hold up requests.
 constexpr int kAcceptsPerEvent = 16;
 
 constexpr int kEventsPerLook = 16;
 
-// The numbers of events: the wake-up, the listeners of the two ports, and below them the
-// connections' places.
+// The keys of events: of the wake-up, of the listeners of the two ports, and, in the numbers below
+// them, of the connections.
 constexpr uint64_t kWakeKey = UINT64_MAX;
 constexpr uint64_t kOtherListenerKeys = kWakeKey - Listeners::kCountMax;
 constexpr uint64_t kGrpcListenerKeys = kOtherListenerKeys - Listeners::kCountMax;
 
-// gRPC's connections may have one of so many parts of the process's descriptors, and the other
-// protocol's one of more parts. So versions and probes always find some.
+// gRPC's connections may have a half of the process's descriptors, and the other protocol's a
+// sixth. So versions and probes always find some.
 constexpr int64_t kDescriptorParts = 2;
 constexpr int64_t kDescriptorPartsOfOther = 6;
 
@@ -45,8 +46,8 @@ int64_t DescriptorLimit() {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-// On a port whose connections make place, so many are taken beyond the limit if none can make
-// place, so that a probe finds one.
+// A port whose connections make place takes this many beyond its limit while none of them can make
+// place, so that a probe finds a place.
 constexpr int64_t kReservePlaces = 128;
 
 uint64_t KeyOf(uint32_t place, uint32_t generation) {

@@ -48,7 +48,7 @@ class Network final : public EventSource, public Connection::Waker {
                          std::shared_ptr<const ServerCertificates> certificates);
   // The TCP port of gRPC's first address over TCP; 0 without such an address.
   int port() const { return grpc_.listeners.port(); }
-  // The same of the other protocol.
+  // The same for the other protocol.
   int other_port() const { return other_.listeners.port(); }
 
   void HandleEvents(int timeout_ms, ReceiveSpace* space,
@@ -62,11 +62,11 @@ class Network final : public EventSource, public Connection::Waker {
   void StopListening(const ServerShared& whose);
   void AskToGo(const ServerShared& whose);
   void RefuseNewStreams(const ServerShared& whose);
-  bool IsSettled(const ServerShared& whose);                      // all are; see Connection
-  bool IsReceiving(const ServerShared& whose, int64_t since_ns);  // see Connection
+  bool IsSettled(const ServerShared& whose);                      // true if all connections are
+  bool IsReceiving(const ServerShared& whose, int64_t since_ns);  // true if one connection is
   void CloseAll(const ServerShared& whose);
 
-  // gRPC's.
+  // The open connections of gRPC.
   int64_t connection_count() const {
     return grpc_.shared->connection_count.load(std::memory_order_relaxed);
   }
@@ -89,7 +89,7 @@ class Network final : public EventSource, public Connection::Waker {
     uint32_t generation = 0;
   };
 
-  // Network, as a connection sees it.
+  // Implements Connection::Waker.
   void WakeFor(const Connection& connection) override { ArmAgain(connection); }
 
   base::Status Open();

@@ -105,7 +105,7 @@ class RequestThreads final {
   enum class Role {
     kRegular,
     kRelief,    // runs requests while regular threads are held up
-    kAcceptor,  // runs no request
+    kAcceptor,  // reads, queues and refuses requests, and runs none
   };
 
   // Gives the batches that one thread runs the requests that wait in the queue.

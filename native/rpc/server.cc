@@ -36,19 +36,20 @@ constexpr int64_t kCheckMessageBytesMax = 4096;
 // A question of reflection is the name of a symbol, or of a file.
 constexpr int64_t kReflectionMessageBytesMax = int64_t{64} << 10U;
 
-// Between two looks at whether all calls have ended: the end of a drain is not urgent.
+// The pause between two looks at whether all calls have ended. The end of a drain is not urgent.
 constexpr int64_t kEndPollNs = 1'000'000;
 
-// How long a client may take to leave once its last call is answered: above a round trip to any,
-// and what a socket still holds of its reply. A client that is gone without a word costs this.
+// A stop waits this long for clients to leave after their last answer: longer than a round trip to
+// any client, with the part of the answer that its socket still holds. A client that has vanished
+// costs the stop all of it.
 constexpr int64_t kQuietWaitNs = 1'000'000'000;
 
-// How long a stop waits for clients that connect just now: one that has not finished then is
-// closed.
+// A stop waits this long for clients that are just connecting, and then closes those that have not
+// finished.
 constexpr int64_t kConnectingNs = 300'000'000;
 constexpr int64_t kConnectingPollNs = 10'000'000;
 
-// The longest pause within a request that a stop waits for.
+// A stop waits for a request that is arriving unless it pauses for longer than this.
 constexpr int64_t kArrivalPauseNs = 300'000'000;
 
 // Counts the cores that the process may use, and not the machine's: a server that may run on two of
@@ -231,7 +232,7 @@ struct Server::State {
   std::optional<HttpPart> http;  // before the network, whose connections borrow it
   Network network{shared};
   std::optional<RequestThreads> threads;
-  // Set when `threads` run: a load that began before the server listens may want them pinned.
+  // True once `threads` run. A load may ask to pin them before, which does nothing.
   std::atomic<bool> has_started{false};
   bool has_grpc = false;                 // listens for it, until Shutdown is over
   bool has_http = false;                 // the same

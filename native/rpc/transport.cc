@@ -19,7 +19,7 @@ namespace {
 // The bytes of one TLS record. Small pieces are gathered into one record.
 constexpr size_t kRecordBytes = 16'384;
 
-// The reads that take what a client without TLS has sent.
+// At most this many reads drop what a client without TLS has sent.
 constexpr int kDropsMax = 16;
 
 constexpr std::string_view kTlsNeeded =
@@ -123,7 +123,8 @@ Transport::Result Transport::TlsResult(int returned) {
   return {State::kClosed, 0};
 }
 
-// OpenSSL ends such a connection without a word.
+// Tells a client that speaks HTTP without TLS what is wrong. OpenSSL would end the connection
+// without a word.
 void Transport::RefusePlainHttp() {
   std::array<char, kRecordBytes> dropped;
   // If something were left unread, the kernel would end the connection by a reset, and the client

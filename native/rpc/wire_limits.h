@@ -31,13 +31,14 @@ struct WireLimits {
   // that has more than its share gets REFUSED_STREAM for a new stream, and may repeat it at once.
   // 16 MiB are 1,000 calls with the largest headers, and many more usual ones.
   int64_t open_call_bytes_max = int64_t{16} << 20U;
-  // A client may send so many PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames in a
-  // row without a frame that carries a part of a request or an answer, and then so many each
-  // second. Usual clients send a few. 1,000 allow a WINDOW_UPDATE for each stream.
+  // The most PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames that a client may send
+  // in a row, without a frame that carries a part of a request or an answer. Each second allows
+  // kControlFramesPerSecond more. Usual clients send a few; 1,000 are a WINDOW_UPDATE for each
+  // stream.
   int control_frames_max = 1'000;
   static constexpr double kControlFramesPerSecond = 10;
-  // A client may reset so many streams at once, and then each second, or have them reset by wrong
-  // frames. Both are high, because a client whose calls all time out resets all of them again and
+  // The most streams that a client may reset, or have reset by wrong frames: at once, and then each
+  // second. Both are high, because a client whose calls all time out resets all of them again and
   // again.
   uint64_t reset_burst = 10'000;
   uint64_t resets_per_second = 1'000;
