@@ -124,8 +124,9 @@ class RareCallThreads:
         for index in range(self._thread_count):
             name = f"{self._thread_name}-{index}"
             thread = threading.Thread(target=self._run, args=(take,), name=name, daemon=True)
-            self._threads.append(thread)
             thread.start()
+            # Only now, because a thread that the system refused cannot be joined.
+            self._threads.append(thread)
 
     def stop(self, timeout_seconds: float = 2 * TAKE_TIMEOUT_SECONDS) -> bool:
         """Ends the threads. Returns False if a handler still runs after `timeout_seconds`."""
