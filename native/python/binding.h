@@ -12,6 +12,7 @@
 #include "native/memory/request_memory.h"
 #include "native/memory/slab_keeper.h"
 #include "native/memory/slab_pool.h"
+#include "native/memory/table_store.h"
 #include "native/metrics/request_statistics.h"
 #include "native/tf/loaded_version.h"
 #include "native/tf/version_load.h"
@@ -70,6 +71,7 @@ class PySlabPool {
  public:
   PySlabPool(memory::SlabPoolOptions options, std::function<void()> on_thread_start)
       : pool_(std::make_shared<memory::SlabPool>(options)),
+        tables_(std::make_shared<memory::TableStore>(pool_, options.spare_slab_count)),
         keeper_(std::make_unique<memory::SlabKeeper>(pool_.get(), std::move(on_thread_start))) {}
   ~PySlabPool() {
     const nanobind::gil_scoped_release release;
@@ -80,10 +82,13 @@ class PySlabPool {
 
   // The pool, which versions share. They may outlive this object.
   const std::shared_ptr<memory::SlabPool>& pool() const { return pool_; }
+  // The tables that versions hand on, on slabs of the pool. As shared as the pool.
+  const std::shared_ptr<memory::TableStore>& tables() const { return tables_; }
   void Stop() { keeper_->Stop(); }
 
  private:
   const std::shared_ptr<memory::SlabPool> pool_;
+  const std::shared_ptr<memory::TableStore> tables_;
   const std::unique_ptr<memory::SlabKeeper> keeper_;
 };
 

@@ -57,12 +57,19 @@ void RegisterSlabPool(nb::module_& module) {
       .def(
           "forget",
           [](PySlabPool& self, const std::string& owner) {
-            WithoutGil([&] { self.pool()->Forget(owner); });
+            WithoutGil([&] {
+              self.tables()->Forget(owner);
+              self.pool()->Forget(owner);
+            });
           },
           nb::arg("owner"))
       .def("statistics",
            [](const PySlabPool& self) {
              return WithoutGil([&] { return self.pool()->Statistics(); });
+           })
+      .def("table_statistics",
+           [](const PySlabPool& self) {
+             return WithoutGil([&] { return self.tables()->Statistics(); });
            })
       .def("stop", [](PySlabPool& self) { WithoutGil([&] { self.Stop(); }); });
 }

@@ -51,6 +51,10 @@ class PySavedModelLoad {
     return ValueOrThrow(WithoutGil([&] { return load_->PlanMemory(headroom_bytes); }));
   }
 
+  void UseTables(const PySlabPool& pool) {
+    ThrowIfError(WithoutGil([&] { return load_->UseTables(pool.tables()); }));
+  }
+
   size_t TakeArena(const PySlabPool& pool, size_t slab_bytes) {
     return ValueOrThrow(
         WithoutGil([&] { return load_->TakeArena(pool.pool(), slab_bytes, &TheRequestMemory()); }));
@@ -82,9 +86,10 @@ class PySavedModelLoad {
     return WithoutGil([this] { return load_->Discard(); });
   }
 
-  // Any thread may call these four. They are too short to be worth releasing the GIL.
+  // Any thread may call these five. They are too short to be worth releasing the GIL.
   void Cancel() { load_->Cancel(); }
   int64_t RestoredBytes() const { return load_->restored_bytes(); }
+  int64_t KeptBytes() const { return load_->kept_bytes(); }
   void SetRestoreBytesPerSecond(int64_t bytes_per_second) {
     load_->SetRestoreBytesPerSecond(bytes_per_second);
   }
@@ -255,11 +260,14 @@ void RegisterServable(nb::module_& module) {
       .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
       .def("analyze_rows", &Load::Run<&VersionLoad::AnalyzeRows>)
       .def("make_callables", &Load::Run<&VersionLoad::MakeCallables>)
+      .def("use_tables", &Load::UseTables, nb::arg("pool"))
       .def("plan_memory", &Load::PlanMemory, nb::arg("headroom_bytes"))
       .def("take_arena", &Load::TakeArena, nb::arg("pool"), nb::arg("slab_bytes"))
       .def("prepare", &Load::Prepare, nb::arg("request"))
       .def("cancel", &Load::Cancel)
       .def_prop_ro("restored_bytes", &Load::RestoredBytes)
+      .def_prop_ro("kept_bytes", &Load::KeptBytes)
+      .def("table_reports", &Load::Get<&VersionLoad::Tables>)
       .def("set_restore_bytes_per_second", &Load::SetRestoreBytesPerSecond,
            nb::arg("bytes_per_second"))
       .def("set_restore_target", &Load::SetRestoreTarget, nb::arg("seconds"))

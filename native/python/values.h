@@ -25,6 +25,7 @@
 #include "native/base/trace_context.h"
 #include "native/memory/request_memory.h"
 #include "native/memory/slab_pool.h"
+#include "native/memory/table_store.h"
 #include "native/memory/version_arena.h"
 #include "native/metrics/latency_histogram.h"
 #include "native/metrics/model_history.h"
@@ -110,7 +111,8 @@ struct ValueClass<tf::MemoryPlan> {
   static constexpr auto kModule = "serving.data_plane.loads";
   static constexpr char kName[] = "MemoryPlan";
   static constexpr auto kFields = std::tuple{Field{"parameter_bytes", &Value::parameter_bytes},
-                                             Field{"slab_bytes", &Value::slab_bytes}};
+                                             Field{"slab_bytes", &Value::slab_bytes},
+                                             Field{"shared_bytes", &Value::shared_bytes}};
 };
 
 template <>
@@ -128,6 +130,32 @@ struct ValueClass<memory::SlabPoolStatistics> {
                  Field{"quarantined_count", &Value::quarantined_count},
                  Field{"quarantined_bytes", &Value::quarantined_reserved_bytes},
                  Field{"reservation_refusal", &Value::reservation_refusal}};
+};
+
+template <>
+struct ValueClass<memory::TableStatistics> {
+  using Value = memory::TableStatistics;
+  static constexpr auto kModule = "serving.data_plane.loads";
+  static constexpr char kName[] = "TableStatistics";
+  static constexpr auto kFields =
+      std::tuple{Field{"held_count", &Value::held_count},
+                 Field{"held_bytes", &Value::held_bytes},
+                 Field{"standby_count", &Value::standby_count},
+                 Field{"standby_bytes", &Value::standby_bytes},
+                 Field{"dirty_count", &Value::dirty_count}};
+};
+
+template <>
+struct ValueClass<tf::TableReport> {
+  using Value = tf::TableReport;
+  static constexpr auto kModule = "serving.data_plane.loads";
+  static constexpr char kName[] = "TableReport";
+  static constexpr auto kFields =
+      std::tuple{Field{"variable", &Value::variable},
+                 Field{"table_bytes", &Value::bytes},
+                 Field{"read_bytes", &Value::read_bytes},
+                 Field{"changed_row_count", &Value::changed_row_count},
+                 Field{"reason", &Value::reason}};
 };
 
 template <>

@@ -28,7 +28,8 @@ void RegisterValues(nanobind::module_& module) {
   RegisterEnums<base::ThreadPriority, metrics::Phase, metrics::Method, rpc::ReplyCompression,
                 tensor::RowVerdict::Kind>(module);
   RegisterDataclasses<tf::RuntimeOptions, memory::MemoryStatistics, tf::MemoryPlan,
-                      memory::SlabPoolStatistics, tf::MissingKernel, servable::BatchSettings,
+                      memory::SlabPoolStatistics, memory::TableStatistics, tf::TableReport,
+                      tf::MissingKernel, servable::BatchSettings,
                       memory::ArenaStatistics, memory::ArenaRemains, servable::BatchFigures,
                       servable::SignatureBatching, servable::RequestReservoirStatistics,
                       servable::Routing, metrics::LatencyFigures, metrics::HistoryPoint,

@@ -20,8 +20,10 @@ struct LoadControl {
   // The longest that the restore may take while requests come, for PaceBesideRequests; 0: no limit.
   // If restore_bytes_per_second_max is set, it counts instead.
   std::atomic<int64_t> restore_ns_target{0};
-  // The tensor bytes that lie in the version's memory and are checked.
+  // The tensor bytes that were read into the version's memory and are checked.
   std::atomic<int64_t> restored_bytes{0};
+  // The tensor bytes that were in memory already, and were not read (table_store.h).
+  std::atomic<int64_t> kept_bytes{0};
 };
 
 // Makes the restore kernel that runs on this thread obey `control` while the scope lives. Restore

@@ -9,6 +9,7 @@
 
 #include "native/base/status.h"
 #include "native/memory/version_arena.h"
+#include "native/tf/loaded_tables.h"
 #include "native/tf/saved_model.h"
 
 namespace millpond::tf {
@@ -36,6 +37,19 @@ class LoadedVersion {
     return {};
   }
 
+  // Gets the tables that the model has planned from `store`. Returns the bytes of them that need no
+  // fresh memory. Call it after SetArena.
+  base::StatusOr<size_t> ClaimTables(std::shared_ptr<memory::TableStore> store,
+                                     const std::string& owner) {
+    if (model_->tables() == nullptr) return 0;
+    table_store_ = std::move(store);
+    return model_->tables()->Claim(table_store_.get(), owner);
+  }
+  // Lets other loads use the tables. For the end of a load that has succeeded.
+  void CommitTables(const std::string& owner) {
+    if (table_store_ != nullptr) model_->tables()->Commit(table_store_.get(), owner);
+  }
+
   // Returns the bytes of the arena by their state, or nullopt without an arena. Any thread may call
   // it, also during Free.
   std::optional<memory::ArenaStatistics> ArenaStatistics() const {
@@ -56,6 +70,9 @@ class LoadedVersion {
   base::StatusOr<bool> Seal() const {
     if (arena_ == nullptr || !model_->CanBeSealed()) return false;
     MILLPOND_RETURN_IF_ERROR(arena_->Seal());
+    if (table_store_ != nullptr) {
+      MILLPOND_RETURN_IF_ERROR(model_->tables()->Seal(table_store_.get()));
+    }
     return true;
   }
 
@@ -67,9 +84,11 @@ class LoadedVersion {
     // The destructors of string and variant tensors write to the tensors' own memory.
     if (arena_ != nullptr) static_cast<void>(arena_->Unseal());
     std::shared_ptr<void> allocator = model_->parameter_allocator();
+    const std::shared_ptr<LoadedTables> tables = model_->tables();
     model_.reset();
     if (arena_ == nullptr) return remains_;
     remains_ = arena_->Release();
+    if (tables != nullptr) AddHeldTables(tables.get());
     if (remains_.live_bytes > 0 || remains_.overflow_block_count > 0) {
       // A tensor that is still held elsewhere will be freed through the allocator and the arena, so
       // both are leaked on purpose.
@@ -81,8 +100,18 @@ class LoadedVersion {
   }
 
  private:
+  // Adds the tables that a leaked tensor holds. Nobody writes to them any more.
+  void AddHeldTables(LoadedTables* tables) {
+    tables->EndClaims();
+    for (const size_t bytes : tables->HeldBytes()) {
+      remains_.live_bytes += static_cast<int64_t>(bytes);
+      remains_.live_blocks.push_back({static_cast<int64_t>(bytes), 1});
+    }
+  }
+
   mutable std::mutex mutex_;  // held by Free and by readers of statistics; no request takes it
   std::unique_ptr<memory::VersionArena> arena_;
+  std::shared_ptr<memory::TableStore> table_store_;  // null: the version has no tables
   std::unique_ptr<SavedModel> model_;
   memory::ArenaRemains remains_;
 };

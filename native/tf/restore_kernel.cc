@@ -11,6 +11,7 @@
 #include "native/tf/checkpoint_index.h"
 #include "native/tf/core_share.h"
 #include "native/tf/load_control.h"
+#include "native/tf/loaded_tables.h"
 #include "native/tf/restore_pace.h"
 #include "native/tf/shard_reader.h"
 #include "tensorflow/core/framework/kernel_def_builder.h"
@@ -54,6 +55,7 @@ struct Plan {
   Wanted wanted;
   CheckpointEntry entry;             // has the bytes of the output if is_direct
   bool is_direct = false;            // false: read by BundleReader
+  LoadedTable* table = nullptr;      // that becomes the output; null: none
   TensorShape shape;                 // of the output
   std::optional<TensorSlice> slice;  // of the wanted tensor; nullopt for the whole
 };
@@ -93,6 +95,11 @@ class LoadPace {
 
   // Sets the bytes of the whole restore.
   void SetTotalBytes(int64_t bytes) { total_bytes_ = bytes; }
+
+  // Reports bytes that need not be read.
+  void ReportKept(int64_t bytes) {
+    if (control_ != nullptr) control_->kept_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
 
   void Report(int64_t bytes) {
     if (control_ == nullptr) return;
@@ -138,7 +145,7 @@ class Restore {
     }
     int64_t total_bytes = 0;
     for (const Plan& plan : plans) {
-      total_bytes += plan.shape.num_elements() * ElementBytes(plan.wanted.dtype);
+      if (!IsInMemory(plan)) total_bytes += OutputBytes(plan);
     }
     pace_.SetTotalBytes(total_bytes);
     std::sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
@@ -165,7 +172,23 @@ class Restore {
     plan->is_direct = is_plain_ && plan->entry.slices.empty() &&
                       tensorflow::DataTypeCanUseMemcpy(wanted.dtype) &&
                       plan->entry.shape == plan->shape;
+    LoadedTables* const tables = TablesScope::Current();
+    if (tables != nullptr && plan->is_direct && tables->Has(wanted.name)) {
+      plan->table = tables->Take({wanted.name, wanted.shape_and_slice},
+                                 ContentsOf(plan->entry, &shards_));
+    }
     return absl::OkStatus();
+  }
+
+  static int64_t OutputBytes(const Plan& plan) {
+    return plan.shape.num_elements() * ElementBytes(plan.wanted.dtype);
+  }
+
+  // Returns true if the bytes of the output need not be read.
+  static bool IsInMemory(const Plan& plan) {
+    if (plan.table == nullptr) return false;
+    const memory::TableUse use = plan.table->claim->use();
+    return use == memory::TableUse::kShare || use == memory::TableUse::kUndo;
   }
 
   absl::Status PlanSlice(Plan* plan) {
@@ -197,13 +220,40 @@ class Restore {
     // shard has.
     if (is_plain_) TF_RETURN_IF_ERROR(shards_.CheckHolds(plan.entry));
     TF_RETURN_IF_ERROR(pace_.WaitForBudget());
+    if (plan.table != nullptr) return PlaceTable(plan);
     Tensor* output = nullptr;
     TF_RETURN_IF_ERROR(context_->allocate_output(plan.wanted.output, plan.shape, &output));
-    return plan.is_direct ? ReadDirect(plan.entry, output) : ReadByBundleReader(plan, output);
+    return plan.is_direct ? ReadDirect(plan.entry, static_cast<char*>(output->data()))
+                          : ReadByBundleReader(plan, output);
   }
 
-  absl::Status ReadDirect(const CheckpointEntry& entry, Tensor* output) {
-    char* const to = static_cast<char*>(output->data());
+  // Makes the table the output, with the bytes of the checkpoint.
+  absl::Status PlaceTable(const Plan& plan) {
+    memory::TableClaim& claim = *plan.table->claim;
+    if (claim.use() == memory::TableUse::kUndo) TF_RETURN_IF_ERROR(UndoRows(&claim));
+    if (IsInMemory(plan)) {
+      pace_.ReportKept(OutputBytes(plan));
+    } else {
+      claim.BeginOverwrite();
+      TF_RETURN_IF_ERROR(ReadDirect(plan.entry, reinterpret_cast<char*>(claim.data())));
+      plan.table->report.read_bytes = claim.bytes();
+    }
+    context_->set_output(plan.wanted.output,
+                         LoadedTables::MakeTensor(*plan.table, plan.wanted.dtype, plan.shape));
+    return absl::OkStatus();
+  }
+
+  absl::Status UndoRows(memory::TableClaim* claim) {
+    // About a millisecond's work.
+    constexpr size_t kPieceRowCount = 8192;
+    do {
+      TF_RETURN_IF_ERROR(pace_.WaitForBudget());
+      claim->UndoRows(kPieceRowCount);
+    } while (claim->changed_row_count() > 0);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadDirect(const CheckpointEntry& entry, char* to) {
     uint32_t crc32c = 0;
     for (int64_t done = 0; done < entry.size_bytes;) {
       TF_RETURN_IF_ERROR(pace_.WaitForBudget());

@@ -16,6 +16,7 @@
 #include "native/tf/core_share.h"
 #include "native/tf/fixed_variables.h"
 #include "native/tf/joint_runners.h"
+#include "native/tf/loaded_tables.h"
 #include "native/tf/missing_kernels.h"
 #include "native/tf/op_library.h"
 #include "native/tf/parameter_memory.h"
@@ -247,6 +248,7 @@ struct SavedModel::State {
   const std::shared_ptr<LoadControl> control = std::make_shared<LoadControl>();
   Writes writes;
   std::shared_ptr<ParameterMemory> parameters;  // null: parameters come from the request memory
+  std::shared_ptr<LoadedTables> tables;  // null: none is kept
   // Declared after `parameters`, because it may hold tensors of that memory.
   const std::unique_ptr<WriteWatch> write_watch = std::make_unique<WriteWatch>();
   // Members are destroyed in reverse order: callables before the session that they belong to.
@@ -296,13 +298,25 @@ struct SavedModel::State {
     return base::FailedPrecondition("signature '" + signature.name + "' cannot be called");
   }
 
+  Status FindInitOp(std::string* init_op) const {
+    return FromTensorFlow(tensorflow::internal::GetInitOp(directory, meta_graph, init_op),
+                          "looking for the init op of " + directory);
+  }
+
+  void LeaveOutTables(CheckpointIndex* index) const {
+    auto& entries = index->entries;
+    const auto is_table = [this](const auto& entry) { return tables->Has(entry.name); };
+    entries.erase(std::remove_if(entries.begin(), entries.end(), is_table), entries.end());
+  }
+
   // Runs `target` on this thread, off the pools that requests use.
-  Status RunTarget(const std::string& target, const NamedTensors& feeds, const char* doing) {
+  Status RunTarget(const std::string& target, const NamedTensors& feeds, const char* doing,
+                   KernelWatch* watch = nullptr) {
     const ParameterMemoryScope parameter_scope(parameters);
     const LoadScope load_scope(control.get());
     tensor::RunContext run;
     run.is_cancelled = &control->is_cancelled;
-    const RunScope run_scope(run);
+    const RunScope run_scope(run, /*checks_shapes=*/false, RunScope::kNoLimit, watch);
     const CoreShareScope core_share;
     tensorflow::RunOptions options;
     options.set_inter_op_thread_pool(LoadPool());
@@ -370,11 +384,31 @@ base::StatusOr<std::vector<size_t>> SavedModel::ParameterBytes() const {
   if (HasCheckpoint(prefix)) {
     base::StatusOr<CheckpointIndex> index = ReadCheckpointIndex(prefix);
     if (!index.ok()) return index.status();
+    if (state_->tables != nullptr) state_->LeaveOutTables(&index.value());
     bytes = tf::TensorBytes(index.value());
   }
   AppendConstantBytes(state_->meta_graph, std::max<size_t>(1, state_->signatures.size()), &bytes);
   return bytes;
 }
+
+Status SavedModel::PlanTables() {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "PlanTables"));
+  const std::string prefix = CheckpointPrefix(state_->directory);
+  // The stock runtime has a restore of its own.
+  if (CurrentRuntimeOptions().is_stock || !state_->meta_graph.has_saver_def() ||
+      !HasCheckpoint(prefix)) {
+    return {};
+  }
+  std::string init_op;
+  MILLPOND_RETURN_IF_ERROR(state_->FindInitOp(&init_op));
+  StatusOr<TablePlan> plan = tf::PlanTables(state_->meta_graph, init_op,
+                                            !state_->HasFixedVariables(), prefix);
+  if (!plan.ok()) return plan.status();
+  state_->tables = std::make_shared<LoadedTables>(std::move(plan.value()));
+  return {};
+}
+
+const std::shared_ptr<LoadedTables>& SavedModel::tables() const { return state_->tables; }
 
 Status SavedModel::SetParameterMemory(memory::MemoryResource* parameters) {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "SetParameterMemory"));
@@ -403,6 +437,7 @@ Status SavedModel::Restore() {
   if (state_->meta_graph.has_saver_def() && HasCheckpoint(prefix)) {
     NamedTensors feeds = state_->asset_feeds;
     feeds.emplace_back(saver.filename_tensor_name(), StringTensor(prefix));
+    const TablesScope tables_scope(state_->tables.get());
     MILLPOND_RETURN_IF_ERROR(state_->RunTarget(saver.restore_op_name(), feeds, "restoring"));
   }
   state_->step = Step::kRestored;
@@ -412,12 +447,11 @@ Status SavedModel::Restore() {
 Status SavedModel::RunInit() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kRestored, "RunInit"));
   std::string init_op;
-  MILLPOND_RETURN_IF_TF_ERROR(
-      tensorflow::internal::GetInitOp(state_->directory, state_->meta_graph, &init_op),
-      "looking for the init op of " + state_->directory);
+  MILLPOND_RETURN_IF_ERROR(state_->FindInitOp(&init_op));
   if (!init_op.empty()) {
+    KernelWatch* const watch = state_->tables == nullptr ? nullptr : state_->tables->init_watch();
     MILLPOND_RETURN_IF_ERROR(
-        state_->RunTarget(init_op, state_->asset_feeds, "running the init op of"));
+        state_->RunTarget(init_op, state_->asset_feeds, "running the init op of", watch));
   }
   state_->step = Step::kInitialized;
   return {};
@@ -489,9 +523,7 @@ const std::vector<std::string>& SavedModel::missing_ops() const { return state_-
 StatusOr<std::vector<MissingKernel>> SavedModel::MissingKernels() const {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "MissingKernels"));
   std::string init_op;
-  MILLPOND_RETURN_IF_TF_ERROR(
-      tensorflow::internal::GetInitOp(state_->directory, state_->meta_graph, &init_op),
-      "looking for the init op of " + state_->directory);
+  MILLPOND_RETURN_IF_ERROR(state_->FindInitOp(&init_op));
   return FindMissingKernels(state_->meta_graph, init_op);
 }
 

@@ -21,6 +21,7 @@ class MemoryResource;
 namespace millpond::tf {
 
 class JointRunner;
+class LoadedTables;
 
 // A SavedModel from a directory. It is loaded in steps, so that each step can be timed and the load
 // can be cancelled between them. Then any number of threads may run it at the same time.
@@ -45,6 +46,12 @@ class SavedModel {
   // Returns the sizes of the parameters and of the graph's constants in bytes, one number a block.
   // Returns DATA_LOSS if variables.index does not parse. After ReadGraph, before CreateSession.
   base::StatusOr<std::vector<size_t>> ParameterBytes() const;
+  // Finds the large variables that may be kept from version to version. ParameterBytes leaves them
+  // out from now on, and they lie in memory of their own once tables() has claimed it. Returns
+  // DATA_LOSS if variables.index does not parse. After ReadGraph, before CreateSession.
+  base::Status PlanTables();
+  // Null without PlanTables.
+  const std::shared_ptr<LoadedTables>& tables() const;
   // Places variables and constants in `parameters`, which outlives this object, and not in the
   // request memory. After ReadGraph, before CreateSession.
   base::Status SetParameterMemory(memory::MemoryResource* parameters);

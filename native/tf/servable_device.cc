@@ -84,7 +84,7 @@ absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel, uint64_t device_id
 }  // namespace
 
 RunScope::RunScope(const tensor::RunContext& run, bool checks_shapes, int64_t memory_bytes_max,
-                   WriteWatch* writes, base::ByteBudget* all_runs)
+                   KernelWatch* writes, base::ByteBudget* all_runs)
     : run_(run),
       checks_shapes_(checks_shapes),
       memory_bytes_max_(memory_bytes_max),

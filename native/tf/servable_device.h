@@ -9,9 +9,9 @@
 #include "native/base/byte_budget.h"
 #include "native/base/status.h"
 #include "native/tensor/run_context.h"
+#include "native/tf/kernel_watch.h"
 #include "native/tf/parameter_memory.h"
 #include "native/tf/run_pool.h"
-#include "native/tf/write_watch.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"
 
@@ -37,7 +37,7 @@ class RunScope {
   static constexpr int64_t kFreeBytes = int64_t{1} << 20U;
 
   explicit RunScope(const tensor::RunContext& run, bool checks_shapes = false,
-                    int64_t memory_bytes_max = kNoLimit, WriteWatch* writes = nullptr,
+                    int64_t memory_bytes_max = kNoLimit, KernelWatch* writes = nullptr,
                     base::ByteBudget* all_runs = nullptr);
   ~RunScope();
   RunScope(const RunScope&) = delete;
@@ -63,7 +63,7 @@ class RunScope {
   const tensor::RunContext& run_;
   const bool checks_shapes_;
   const int64_t memory_bytes_max_;
-  WriteWatch* const writes_;
+  KernelWatch* const writes_;
   int64_t begin_bytes_ = 0;             // by memory::ThreadUsageBytes, as the next
   int64_t usage_bytes_max_ = kNoLimit;  // that the run may have now
   base::ByteBudget::Share charge_;

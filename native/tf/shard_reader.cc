@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "native/tf/crc32c.h"
+#include "native/tf/status.h"
 #include "tensorflow/core/util/tensor_bundle/naming.h"
 
 namespace millpond::tf {
@@ -21,12 +22,19 @@ absl::Status FileError(const std::string& doing, const std::string& path) {
 
 class ShardReader::File {
  public:
-  File(int descriptor, int64_t size_bytes) : descriptor_(descriptor), size_bytes_(size_bytes) {}
+  File(int descriptor, const struct stat& status) : descriptor_(descriptor), status_(status) {}
   ~File() { close(descriptor_); }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
-  int64_t size_bytes() const { return size_bytes_; }
+  int64_t size_bytes() const { return status_.st_size; }
+  ShardFile properties() const {
+    const std::string times =
+        std::to_string(status_.st_mtim.tv_sec) + '.' + std::to_string(status_.st_mtim.tv_nsec);
+    return {std::to_string(status_.st_dev) + ' ' + std::to_string(status_.st_ino) + ' ' +
+                std::to_string(status_.st_size) + ' ' + times,
+            static_cast<int64_t>(status_.st_nlink)};
+  }
 
   // Reads `bytes` at `offset`, or fewer at the end of the file. Returns the number of bytes read. A
   // negative result means an error in errno.
@@ -45,7 +53,7 @@ class ShardReader::File {
 
  private:
   const int descriptor_;
-  const int64_t size_bytes_;
+  const struct stat status_;
 };
 
 ShardReader::ShardReader(std::string prefix, int32_t shard_count)
@@ -70,7 +78,7 @@ absl::Status ShardReader::Open(int32_t shard) {
   if (descriptor < 0) return FileError("opening", path);
   struct stat status {};
   const bool is_known = fstat(descriptor, &status) == 0;
-  files_[shard] = std::make_unique<File>(descriptor, is_known ? status.st_size : 0);
+  files_[shard] = std::make_unique<File>(descriptor, status);
   if (!is_known) return FileError("reading the status of", path);
   if (!S_ISREG(status.st_mode)) {
     files_[shard].reset();
@@ -79,6 +87,12 @@ absl::Status ShardReader::Open(int32_t shard) {
   // Doubles the usual read-ahead, for files that are not in the page cache yet.
   posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
   return absl::OkStatus();
+}
+
+base::StatusOr<ShardFile> ShardReader::FileOf(int32_t shard) {
+  const absl::Status opened = Open(shard);
+  if (!opened.ok()) return FromTensorFlow(opened, "a shard");
+  return files_[shard]->properties();
 }
 
 absl::Status ShardReader::CheckHolds(const CheckpointEntry& entry) {

@@ -7,9 +7,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "native/base/status.h"
 #include "native/tf/checkpoint_index.h"
 
 namespace millpond::tf {
+
+// A data file, as the file system has it.
+struct ShardFile {
+  // Of device, inode, size and modification time: two files with one identity have the same bytes,
+  // unless somebody has written to the file and set its time back.
+  std::string identity;
+  int64_t link_count = 0;  // the names of the file
+};
 
 // The data files of one checkpoint on a local disk. Each file is opened on first use and closed
 // with this object. One thread. Reads with pread, because a file that shrinks meanwhile then causes
@@ -24,6 +33,9 @@ class ShardReader {
   ~ShardReader();
   ShardReader(const ShardReader&) = delete;
   ShardReader& operator=(const ShardReader&) = delete;
+
+  // Returns the data file of a shard, as it was when it was opened.
+  base::StatusOr<ShardFile> FileOf(int32_t shard);
 
   // Returns OUT_OF_RANGE with both lengths if the shard ends before the entry's last byte.
   absl::Status CheckHolds(const CheckpointEntry& entry);

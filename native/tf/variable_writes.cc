@@ -10,6 +10,7 @@
 
 #include "native/tf/graph_names.h"
 #include "native/tf/graph_walk.h"
+#include "native/tf/handle_search.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_def.pb.h"
 #include "tensorflow/core/framework/resource_handle.h"
@@ -92,7 +93,6 @@ bool TakesVariable(const NodeDef& node) {
 }
 
 constexpr char kCompiledModule[] = "XlaCallModule";
-constexpr char kHandleOp[] = "VarHandleOp";
 
 // Returns the indices of a node's inputs that are resource handles. Returns nullopt if the op does
 // not show them, because it takes a reference or a list.
@@ -110,90 +110,13 @@ std::optional<std::vector<int>> HandleInputs(const NodeDef& node) {
   return inputs;
 }
 
-// Finds the VarHandleOps that a handle may come from, through the calls of functions.
-class HandleSearch {
- public:
-  HandleSearch(const GraphWalk& graph, const MetaGraphDef& meta_graph) : graph_(graph) {
-    for (const NodeDef& node : meta_graph.graph_def().node()) AddCalls("", node);
-    for (const FunctionDef& function : meta_graph.graph_def().library().function()) {
-      for (const NodeDef& node : function.node_def()) AddCalls(function.signature().name(), node);
-    }
-  }
-
-  // Adds the keys of the VarHandleOps behind an input of a node of `function`. Returns false if the
-  // handle may come from elsewhere.
-  bool AddSources(const std::string& function, const std::string& input, Names* sources) {
-    if (!seen_.insert(function + '\n' + input).second) return true;
-    const std::string name(NodeOf(input));
-    if (const NodeDef* const node = graph_.FindNode(function, name)) {
-      if (node->op() == kHandleOp) {
-        sources->insert(KeyOf(*node));
-        return true;
-      }
-      const bool hands_on = node->op() == "Identity" || node->op() == "Switch" ||
-                            node->op() == "Merge" || node->op() == "Enter";
-      if (!hands_on) return false;
-      return std::all_of(node->input().begin(), node->input().end(), [&](const auto& each) {
-        return each.front() == '^' || AddSources(function, each, sources);
-      });
-    }
-    return AddSourcesOfArgument(function, name, sources);
-  }
-
-  // The key of a variable: its container and its name.
-  static std::string KeyOf(const NodeDef& node) {
-    const std::string name = TextOf(node, "shared_name");
-    return TextOf(node, "container") + '\n' + (name.empty() ? node.name() : name);
-  }
-
-  void Forget() { seen_.clear(); }
-
- private:
-  struct Caller {
-    std::string function;
-    const NodeDef* node;
-    size_t first_input;
-  };
-
-  void AddCalls(const std::string& function, const NodeDef& node) {
-    std::set<std::string> called;
-    for (const Call& call : graph_.CallsOf(node)) {
-      callers_[call.function].push_back({function, &node, call.first_input});
-      called.insert(call.function);
-    }
-    for (const std::string& other : graph_.FunctionsOf(node)) {
-      // The arguments that it gets are not known.
-      if (called.count(other) == 0) callers_[other].push_back({function, nullptr, 0});
-    }
-  }
-
-  bool AddSourcesOfArgument(const std::string& function, const std::string& name, Names* sources) {
-    const FunctionDef* const definition = graph_.FindFunction(function);
-    if (definition == nullptr) return false;
-    for (int i = 0; i < definition->signature().input_arg_size(); ++i) {
-      if (definition->signature().input_arg(i).name() != name) continue;
-      return std::all_of(callers_[function].begin(), callers_[function].end(),
-                         [&](const Caller& caller) {
-                           const size_t input = caller.first_input + static_cast<size_t>(i);
-                           return caller.node != nullptr &&
-                                  input < static_cast<size_t>(caller.node->input_size()) &&
-                                  AddSources(caller.function,
-                                             caller.node->input(static_cast<int>(input)), sources);
-                         });
-    }
-    return false;
-  }
-
-  const GraphWalk& graph_;
-  std::unordered_map<std::string, std::vector<Caller>> callers_;
-  Names seen_;
-};
-
 // The analysis of one model.
 class WriteSearch {
  public:
-  explicit WriteSearch(const MetaGraphDef& meta_graph)
-      : graph_(meta_graph), handles_(graph_, meta_graph) {}
+  explicit WriteSearch(
+      const MetaGraphDef& meta_graph,
+      HandleSearch::LookUpTables tables = HandleSearch::LookUpTables::kAreDoubts)
+      : graph_(meta_graph), handles_(graph_, meta_graph, tables) {}
 
   Writes Analyze(const MetaGraphDef& meta_graph) {
     const std::vector<std::string> outputs = SignatureOutputs(meta_graph);
@@ -210,6 +133,26 @@ class WriteSearch {
     writes.compiles_each_shape = compiles_;
     writes.written = Written();
     writes.writing = is_in_doubt_ ? Writing::kChanges : WritingOf(outputs);
+    return writes;
+  }
+
+  InitWrites AnalyzeInit(const std::string& init_op) {
+    if (graph_.FindNode("", NodeOf(init_op)) == nullptr) return {};
+    graph_.VisitReachable({init_op}, [&](const NodeDef& node, const std::string& function) {
+      Look(node, function);
+      return true;
+    });
+    if (is_in_doubt_ || has_compiled_variables_ || !are_variables_named_) return {};
+    InitWrites writes;
+    for (const Writer& writer : writers_) {
+      const std::optional<Names> written = WrittenBy(writer);
+      if (!written) return {};
+      const bool scatters = writer.node->op() == kScatterOp;
+      for (const std::string& key : *written) {
+        (scatters ? writes.scattered : writes.otherwise).insert(HandleSearch::NameOf(key));
+      }
+    }
+    writes.are_known = true;
     return writes;
   }
 
@@ -295,7 +238,7 @@ class WriteSearch {
     for (const Writer& writer : writers_) {
       const std::optional<Names> written = WrittenBy(writer);
       if (!written) return std::nullopt;
-      for (const std::string& key : *written) names.insert(key.substr(key.find('\n') + 1));
+      for (const std::string& key : *written) names.insert(HandleSearch::NameOf(key));
     }
     return names;
   }
@@ -318,6 +261,15 @@ bool WritesInPlace(const NodeDef& node) {
 
 Writes AnalyzeWrites(const MetaGraphDef& meta_graph) {
   return WriteSearch(meta_graph).Analyze(meta_graph);
+}
+
+InitWrites AnalyzeInitWrites(const MetaGraphDef& meta_graph, const std::string& init_op) {
+  if (init_op.empty()) {
+    InitWrites none;
+    none.are_known = true;
+    return none;
+  }
+  return WriteSearch(meta_graph, HandleSearch::LookUpTables::kAreLeftOut).AnalyzeInit(init_op);
 }
 
 bool MayWrite(const NodeDef& node) {

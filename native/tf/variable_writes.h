@@ -44,6 +44,20 @@ struct Writes {
 
 Writes AnalyzeWrites(const tensorflow::MetaGraphDef& meta_graph);
 
+// The variables that the init op of a model writes to, by the names that their handles have.
+struct InitWrites {
+  bool are_known = false;  // false: it may write to any variable
+  std::set<std::string> scattered;  // by ResourceScatterUpdate: rows are replaced
+  std::set<std::string> otherwise;  // by anything else
+};
+
+// `init_op` is the name of a node, or "" if there is none.
+InitWrites AnalyzeInitWrites(const tensorflow::MetaGraphDef& meta_graph,
+                             const std::string& init_op);
+
+// The op that replaces rows of a variable.
+inline constexpr char kScatterOp[] = "ResourceScatterUpdate";
+
 // Returns true if the operation writes into the buffer of an input, which other nodes may hold too.
 bool WritesInPlace(const tensorflow::NodeDef& node);
 

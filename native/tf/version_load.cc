@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "native/memory/arena.h"
+#include "native/tf/loaded_tables.h"
 #include "native/tf/saved_model_servable.h"
 
 namespace millpond::tf {
@@ -58,13 +59,25 @@ Status VersionLoad::CheckIsReady(const char* step) const {
   return base::FailedPrecondition(std::string(step) + ": the load has steps that are not done");
 }
 
+Status VersionLoad::UseTables(std::shared_ptr<memory::TableStore> tables) {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  tables_ = std::move(tables);
+  return model().PlanTables();
+}
+
 StatusOr<MemoryPlan> VersionLoad::PlanMemory(size_t headroom_bytes) {
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
   const StatusOr<std::vector<size_t>> bytes = model().ParameterBytes();
   if (!bytes.ok()) return bytes.status();
   planned_bytes_ = memory::PlanSlabBytes(bytes.value());
-  return MemoryPlan{std::accumulate(bytes.value().begin(), bytes.value().end(), size_t{0}),
-                    planned_bytes_ + std::min(headroom_bytes, SIZE_MAX - planned_bytes_)};
+  MemoryPlan plan;
+  plan.parameter_bytes = std::accumulate(bytes.value().begin(), bytes.value().end(), size_t{0});
+  plan.slab_bytes = planned_bytes_ + std::min(headroom_bytes, SIZE_MAX - planned_bytes_);
+  if (const auto& tables = model().tables()) {
+    plan.parameter_bytes += tables->bytes();
+    plan.shared_bytes = tables->ShareableBytes(*tables_, id_.name);
+  }
+  return plan;
 }
 
 StatusOr<size_t> VersionLoad::TakeArena(const std::shared_ptr<memory::SlabPool>& pool,
@@ -74,7 +87,10 @@ StatusOr<size_t> VersionLoad::TakeArena(const std::shared_ptr<memory::SlabPool>&
   if (!arena.ok()) return arena.status();
   const size_t resident_bytes = arena.value()->slab_resident_bytes();
   MILLPOND_RETURN_IF_ERROR(loaded_->SetArena(std::move(arena.value())));
-  return resident_bytes;
+  if (tables_ == nullptr) return resident_bytes;
+  const StatusOr<size_t> table_bytes = loaded_->ClaimTables(tables_, id_.name);
+  if (!table_bytes.ok()) return table_bytes.status();
+  return resident_bytes + table_bytes.value();
 }
 
 Status VersionLoad::Prepare(const std::function<Status(const servable::Servable&)>& prepare) const {
@@ -88,6 +104,7 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
                                            std::optional<servable::BatchSettings> batching) {
   MILLPOND_RETURN_IF_ERROR(CheckIsReady("finish"));
   model().EndLoading();
+  loaded_->CommitTables(id_.name);
   std::unique_ptr<servable::Servable> servable = std::make_unique<SavedModelServable>(id_, loaded_);
   const servable::BatchingServable* batched = nullptr;
   if (batching && model().CompilesEachShape()) {
@@ -141,6 +158,12 @@ StatusOr<std::vector<std::string>> VersionLoad::TablesWithoutValue() const {
 StatusOr<std::vector<std::string>> VersionLoad::VariablesWithoutValue() const {
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
   return model().VariablesWithoutValue();
+}
+
+StatusOr<std::vector<TableReport>> VersionLoad::Tables() const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  if (model().tables() == nullptr) return std::vector<TableReport>();
+  return model().tables()->Reports();
 }
 
 StatusOr<bool> VersionLoad::MayWriteVariables() const {

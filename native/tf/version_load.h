@@ -24,11 +24,11 @@
 
 namespace millpond::tf {
 
-// The memory that a version will take, in bytes: its variables and constants, and the slab for
-// them.
+// The memory that a version will take, in bytes.
 struct MemoryPlan {
-  size_t parameter_bytes = 0;
-  size_t slab_bytes = 0;
+  size_t parameter_bytes = 0;  // of its variables and constants
+  size_t slab_bytes = 0;       // of the slab for those that are no tables
+  size_t shared_bytes = 0;     // of the parameters: tables that other versions have in memory
 };
 
 // The result of a load. `entry` can be published in a serving map. Free `version` once the entry is
@@ -46,8 +46,8 @@ struct FinishedLoad {
 // do but Discard. Finish and Discard end the load; after them every step returns
 // FAILED_PRECONDITION.
 //
-//   ReadGraph  [CheckInputShapes]  [PlanMemory  TakeArena]  CreateSession  Restore  RunInit
-//   [AnalyzeRows]  MakeCallables  [Prepare ...]  Finish
+//   ReadGraph  [CheckInputShapes]  [[UseTables]  PlanMemory  TakeArena]  CreateSession  Restore
+//   RunInit  [AnalyzeRows]  MakeCallables  [Prepare ...]  Finish
 //
 // Thread: one thread at a time takes the steps, and no request thread, because they take long. Any
 // thread may call Cancel, SetRestoreBytesPerSecond and restored_bytes, also after the end. The
@@ -58,12 +58,14 @@ class VersionLoad {
 
   base::Status ReadGraph() { return RunStep(&SavedModel::ReadGraph); }
   base::Status CheckInputShapes() { return RunStep(&SavedModel::CheckInputShapes); }
+  // Makes the large variables that other versions may have too lie in `tables`, and not in the slab.
+  base::Status UseTables(std::shared_ptr<memory::TableStore> tables);
   // Plans a slab for the parameters, and adds `headroom_bytes` for memory that the plan does not
   // foresee.
   base::StatusOr<MemoryPlan> PlanMemory(size_t headroom_bytes);
-  // Takes a slab of the pool for the parameters, and returns the bytes of it that are resident. If
-  // the pool has enough spare memory, these are the bytes that were planned. Blocks that do not fit
-  // the slab come from `overflow`, which outlives the version.
+  // Takes a slab of the pool for the parameters, and the tables, and returns the bytes of both that
+  // are resident. If the pool has enough spare memory, these are the bytes that were planned. Blocks
+  // that do not fit the slab come from `overflow`, which outlives the version.
   base::StatusOr<size_t> TakeArena(const std::shared_ptr<memory::SlabPool>& pool, size_t slab_bytes,
                                    memory::MemoryResource* overflow);
   base::Status CreateSession() { return RunStep(&SavedModel::CreateSession); }
@@ -92,6 +94,8 @@ class VersionLoad {
   base::StatusOr<std::vector<std::string>> VariablesWithoutValue() const;
   base::StatusOr<std::vector<std::string>> TablesWithoutValue() const;
   base::StatusOr<bool> MayWriteVariables() const;
+  // What became of each table; none without UseTables. After RunInit.
+  base::StatusOr<std::vector<TableReport>> Tables() const;
 
   // Makes a running Restore or RunInit end with CANCELLED, and each later one too.
   void Cancel() { control_->is_cancelled.store(true); }
@@ -102,6 +106,7 @@ class VersionLoad {
   // Sets the longest that Restore may take while requests come (LoadControl); 0: no limit.
   void SetRestoreTarget(double seconds) { control_->SetRestoreTarget(seconds); }
   int64_t restored_bytes() const { return control_->restored_bytes.load(); }
+  int64_t kept_bytes() const { return control_->kept_bytes.load(); }
 
  private:
   base::Status RunStep(base::Status (SavedModel::*step)());
@@ -111,7 +116,8 @@ class VersionLoad {
 
   const servable::ServableId id_;
   const base::CrashRow crash_row_;
-  std::shared_ptr<LoadedVersion> loaded_;  // null after the end
+  std::shared_ptr<LoadedVersion> loaded_;       // null after the end
+  std::shared_ptr<memory::TableStore> tables_;  // null without UseTables
   size_t planned_bytes_ = 0;               // of the slab, without headroom
   // Outlives `loaded_`, because any thread may use it at any time.
   const std::shared_ptr<LoadControl> control_ = loaded_->model().control();

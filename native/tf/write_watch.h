@@ -7,12 +7,8 @@
 #include <set>
 #include <string>
 
+#include "native/tf/kernel_watch.h"
 #include "native/tf/state_keeper.h"
-
-namespace tensorflow {
-class OpKernel;
-class OpKernelContext;
-}  // namespace tensorflow
 
 namespace millpond::tf {
 
@@ -29,13 +25,13 @@ namespace millpond::tf {
 //
 // Thread: any may call IsDone and has_changed. KeepState and PutBackState are for the loader, while
 // nothing runs.
-class WriteWatch {
+class WriteWatch final : public KernelWatch {
  public:
   // Looks at a kernel that is about to be computed. Returns true if it need not be computed,
   // because the variable has the value already. Sets PERMISSION_DENIED in `context` if the run
   // may not write, and the kernel may.
   bool IsDone(const tensorflow::OpKernel& kernel, bool may_write,
-              tensorflow::OpKernelContext* context);
+              tensorflow::OpKernelContext* context) override;
 
   // True once a run has changed a variable, or would have. Never false again.
   bool has_changed() const { return has_changed_.load(std::memory_order_relaxed); }

@@ -13,6 +13,13 @@ class MemoryPlan:
 
     parameter_bytes: int
     slab_bytes: int
+    shared_bytes: int
+    """The bytes of the parameters that other versions have in memory already."""
+
+    @property
+    def own_bytes(self) -> int:
+        """The bytes of the parameters that no other version has."""
+        return self.parameter_bytes - self.shared_bytes
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,36 @@ class SlabPoolStatistics:
     quarantined_bytes: int
     reservation_refusal: str
     """The reason why the system refused the keeper's last reservation of a spare; "" if it did not."""
+
+
+@dataclass(frozen=True)
+class TableStatistics:
+    """The large variables that versions hand on to later versions (`native/memory/table_store.h`)."""
+
+    held_count: int
+    held_bytes: int
+    standby_count: int
+    """The tables that no version holds, and that wait for the next version of their model."""
+
+    standby_bytes: int
+    dirty_count: int
+    """The tables of these whose contents are unknown, because a load ended while it wrote to them."""
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """What a load did with one large variable that other versions may have too."""
+
+    variable: str
+    table_bytes: int
+    read_bytes: int
+    """The bytes that were read from the checkpoint; 0 if the table was in memory already."""
+
+    changed_row_count: int
+    """The rows that the init op replaced."""
+
+    reason: str
+    """The reason why it was read; "" if it was not."""
 
 
 THREAD_PRIORITIES = ("normal", "nice", "idle")
@@ -64,6 +101,9 @@ class SlabPool(Protocol):
 
     def statistics(self) -> SlabPoolStatistics:
         """Counts the slabs and their bytes by use."""
+
+    def table_statistics(self) -> TableStatistics:
+        """Counts the tables and their bytes by use. The slabs of the pool include theirs."""
 
     def stop(self) -> None:
         """Ends the keeper's thread, and waits for its step under way. A second call does nothing."""
@@ -134,7 +174,8 @@ class SavedModelLoad(Protocol):
     `finish` frees everything.
 
     Thread: one at a time takes the steps, and none that answers requests, because they take long. Any thread
-    may use `cancel`, `restored_bytes`, `set_restore_bytes_per_second` and `set_restore_target` at any time.
+    may use `cancel`, `restored_bytes`, `kept_bytes`, `set_restore_bytes_per_second` and `set_restore_target` at
+    any time.
     """
 
     def read_graph(self) -> None:
@@ -169,6 +210,13 @@ class SavedModelLoad(Protocol):
     def may_write_variables(self) -> bool:
         """True if a request could write to a variable, or if that is uncertain. Valid after `read_graph`."""
 
+    def use_tables(self, pool: Any) -> None:
+        """Lets the version share large variables with other versions of its model, or take theirs over.
+
+        They then lie beside the slab that `plan_memory` plans, in memory that outlives the version. Optional,
+        after `read_graph`. Raises DATA_LOSS if variables.index does not parse.
+        """
+
     def plan_memory(self, headroom_bytes: int) -> MemoryPlan:
         """Computes the memory that the version will take, without reading a variable.
 
@@ -177,9 +225,9 @@ class SavedModelLoad(Protocol):
         """
 
     def take_arena(self, pool: Any, slab_bytes: int) -> int:
-        """Gives the version an arena on a slab of at least `slab_bytes`.
+        """Gives the version an arena on a slab of at least `slab_bytes`, and memory for its tables.
 
-        Returns how many bytes of the slab are resident. Without this step the parameters come from the request
+        Returns how many bytes of both are resident. Without this step the parameters come from the request
         memory. Raises RESOURCE_EXHAUSTED if no address range is free, and FAILED_PRECONDITION without jemalloc.
         """
 
@@ -231,7 +279,14 @@ class SavedModelLoad(Protocol):
 
     @property
     def restored_bytes(self) -> int:
-        """The bytes of the tensors that have been restored and checked so far."""
+        """The bytes of the tensors that have been read and checked so far."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of the tensors that were in memory already, and were not read."""
+
+    def table_reports(self) -> Sequence[TableReport]:
+        """Says what became of each table; empty without `use_tables`. Call it after `run_init`."""
 
     def set_restore_bytes_per_second(self, bytes_per_second: int) -> None:
         """Sets how fast `restore` may read from now on; 0: unlimited."""

@@ -62,15 +62,16 @@ class Arenas:
         previous version's warm-up must fit. Call `loaded` or `failed` at the end of the load, even if
         this raises. Raises ResourceExhausted with the figures and the remedy.
         """
+        load.use_tables(self._pool)
         plan = load.plan_memory(self._limits.headroom_bytes)
         with self._lock:
-            self._check_limit(servable_id, plan)
+            self._check_limit(servable_id, plan.own_bytes)
             resident_bytes = load.take_arena(self._pool, plan.slab_bytes)
             fresh_bytes = max(0, plan.parameter_bytes - resident_bytes)
             fresh_bytes += graph_bytes + self._warm_up_bytes.get(servable_id.name, 0)
             self._check_available(servable_id, plan, fresh_bytes)
             self._promised_bytes[servable_id] = fresh_bytes
-            self._held_bytes[servable_id] = plan.parameter_bytes
+            self._held_bytes[servable_id] = plan.own_bytes
         return {
             "parameter_bytes": plan.parameter_bytes,
             "slab_bytes": plan.slab_bytes,
@@ -161,16 +162,16 @@ class Arenas:
                 "fewer versions",
             )
 
-    def _check_limit(self, servable_id: ServableId, plan: MemoryPlan) -> None:
+    def _check_limit(self, servable_id: ServableId, own_bytes: int) -> None:
         limit_bytes = self._limits.limit_bytes
         held_bytes = sum(self._held_bytes.values())
-        if limit_bytes and held_bytes + plan.parameter_bytes > limit_bytes:
+        if limit_bytes and held_bytes + own_bytes > limit_bytes:
             left_bytes = held_bytes - self._held_by_others_of(servable_id)
-            fits_alone = left_bytes + plan.parameter_bytes <= limit_bytes
+            fits_alone = left_bytes + own_bytes <= limit_bytes
             raise _refusal(
                 fits_alone,
-                held_bytes + plan.parameter_bytes - limit_bytes,
-                f"{servable_id} needs {_mb(plan.parameter_bytes)} of memory, the loaded versions "
+                held_bytes + own_bytes - limit_bytes,
+                f"{servable_id} needs {_mb(own_bytes)} of memory, the loaded versions "
                 f"have {_mb(held_bytes)}, and --model_memory_limit_bytes is {_mb(limit_bytes)}; raise "
                 "it or serve fewer versions (a swap needs room for two)",
             )

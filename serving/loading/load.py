@@ -28,6 +28,7 @@ from serving.loading.loader import LoadProgress, LoadSettings
 from serving.loading.memory_fit import available_bytes
 from serving.loading.metadata_json import metadata_json
 from serving.loading.missing_kernels import MissingKernels
+from serving.loading.table_reports import report_tables
 from serving.loading.version_warm_up import VersionWarmUp
 
 _log = structlog.get_logger(__name__)
@@ -155,6 +156,7 @@ class CheckedLoad:
         with self._stage(LoadStage.INIT):
             load.run_init()
             self._check_values(load)
+            report_tables(self._id, load, self._progress)
         with self._stage(LoadStage.MAKE_CALLABLES):
             if is_batched:
                 load.analyze_rows()
@@ -188,6 +190,7 @@ class CheckedLoad:
             model=self._id.name,
             version=self._id.version,
             restored_bytes=load.restored_bytes,
+            kept_bytes=load.kept_bytes,
             bytes_per_second=round(load.restored_bytes / seconds) if seconds else None,
         )
 

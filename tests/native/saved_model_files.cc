@@ -101,13 +101,19 @@ void SavedModelFiles::AddSignature(const std::string& name, const std::vector<Na
   }
 }
 
-void SavedModelFiles::AddVariable(const std::string& name, const Tensor& value) {
+void SavedModelFiles::AddVariable(const std::string& name, const Tensor& value, bool has_shape) {
+  const tensorflow::DataType dtype = value.dtype();
   AddNode(name, "VarHandleOp", {}, [&](NodeDef* node) {
-    (*node->mutable_attr())["dtype"].set_type(DT_FLOAT);
+    (*node->mutable_attr())["dtype"].set_type(dtype);
     (*node->mutable_attr())["shared_name"].set_s(name);
-    value.shape().AsProto((*node->mutable_attr())["shape"].mutable_shape());
+    auto* const shape = (*node->mutable_attr())["shape"].mutable_shape();
+    if (has_shape) {
+      value.shape().AsProto(shape);
+    } else {
+      shape->set_unknown_rank(true);
+    }
   });
-  AddNode(name + "/read", "ReadVariableOp", {name}, Types({{"dtype", DT_FLOAT}}));
+  AddNode(name + "/read", "ReadVariableOp", {name}, Types({{"dtype", dtype}}));
   if (variables_.empty()) {
     AddConst("save/filename", Scalar<tstring>("model"));
     AddConst("save/slices", Vector<tstring>({""}));
@@ -118,9 +124,9 @@ void SavedModelFiles::AddVariable(const std::string& name, const Tensor& value) 
   AddConst(own + "/names", Vector<tstring>({name}));
   AddNode(
       own + "/restore", "RestoreV2", {"save/filename", own + "/names", "save/slices"},
-      [](NodeDef* node) { (*node->mutable_attr())["dtypes"].mutable_list()->add_type(DT_FLOAT); });
+      [&](NodeDef* node) { (*node->mutable_attr())["dtypes"].mutable_list()->add_type(dtype); });
   AddNode(own + "/assign", "AssignVariableOp", {name, own + "/restore"},
-          Types({{"dtype", DT_FLOAT}}));
+          Types({{"dtype", dtype}}));
   std::vector<std::string> all = {"^" + own + "/assign"};
   if (!before.empty()) all.push_back(before);
   AddNode(own + "/all", "NoOp", all);
@@ -145,10 +151,14 @@ void SavedModelFiles::AddAsset(const std::string& node, const std::string& filen
   assets_.push_back({filename, bytes});
 }
 
-void SavedModelFiles::Write(const std::string& directory) const {
+void SavedModelFiles::WriteGraph(const std::string& directory) const {
   WriteFile(directory + "/saved_model.pb", proto_.SerializeAsString());
   for (const Asset& asset : assets_)
     WriteFile(directory + "/assets/" + asset.filename, asset.bytes);
+}
+
+void SavedModelFiles::Write(const std::string& directory) const {
+  WriteGraph(directory);
   if (!variables_.empty()) WriteVariables(directory);
 }
 

@@ -44,8 +44,9 @@ class SavedModelFiles {
   void AddSignature(const std::string& name, const std::vector<Named>& inputs,
                     const std::vector<Named>& outputs);
 
-  // A variable of float32, its initial value in the checkpoint, and the ops that restore it.
-  void AddVariable(const std::string& name, const tensorflow::Tensor& value);
+  // A variable, its initial value in the checkpoint, and the ops that restore it. Without
+  // `has_shape` it may have values of any shape.
+  void AddVariable(const std::string& name, const tensorflow::Tensor& value, bool has_shape = true);
 
   // The init op, as TensorFlow 2 writes it down.
   void SetInitOp(const std::string& node);
@@ -53,6 +54,8 @@ class SavedModelFiles {
   void AddAsset(const std::string& node, const std::string& filename, const std::string& bytes);
 
   void Write(const std::string& directory) const;
+  // Writes all but the checkpoint.
+  void WriteGraph(const std::string& directory) const;
 
  private:
   struct Variable {

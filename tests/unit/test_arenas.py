@@ -35,6 +35,22 @@ def test_arenas_resident_spare_slab_takes_no_memory() -> None:
     assert pool.used_bytes == 501 * MB
 
 
+def test_arenas_let_loads_use_the_tables_of_the_pool() -> None:
+    pool, load = FakeSlabPool(), load_of(500 * MB)
+    arenas(pool).take(ID, load)
+    assert load.table_pools == [pool]
+
+
+def test_arenas_limit_counts_shared_tables_once() -> None:
+    memory = arenas(FakeSlabPool(), limit=600 * MB)
+    memory.take(ID, load_of(500 * MB))
+    delta = load_of(500 * MB)
+    delta.shared_bytes = 401 * MB
+    memory.take(ServableId("m", 8), delta)
+    with pytest.raises(ResourceExhausted):
+        memory.take(ServableId("m", 9), load_of(2 * MB))
+
+
 def test_arenas_too_large_version_is_refused() -> None:
     with pytest.raises(
         ResourceExhausted, match=r"500.0 MB of memory, 400.0 MB with .* 300.0 MB are"

@@ -6,12 +6,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serving.core.servable import ServableId
-from serving.data_plane.loads import BatchSettings, MemoryPlan, MissingKernel, SlabPoolStatistics
+from serving.data_plane.loads import (
+    BatchSettings,
+    MemoryPlan,
+    MissingKernel,
+    SlabPoolStatistics,
+    TableReport,
+    TableStatistics,
+)
 from serving.data_plane.plane import RequestMemoryStatistics, RuntimeOptions
 from serving.data_plane.requests import GrpcServerOptions
 from serving.data_plane.servables import ArenaRemains
 from tests.unit.fakes.errors import StatusError
-from tests.unit.fakes.memory import REQUEST_MEMORY_STATISTICS, SLAB_POOL_STATISTICS
+from tests.unit.fakes.memory import (
+    REQUEST_MEMORY_STATISTICS,
+    SLAB_POOL_STATISTICS,
+    TABLE_STATISTICS,
+)
 from tests.unit.fakes.requests import (
     FakeAdmission,
     FakeByteBudget,
@@ -57,6 +68,7 @@ class FakePlane:
         # Set by tests: called when a load verifies its batches.
         self.on_verification: Callable[[], None] = lambda: None
         self.parameter_bytes = 1_000
+        self.table_reports: list[TableReport] = []
         self.missing_ops: list[str] = []
         self.missing_kernels: list[FakeMissingKernel] = []
         self.signature_names = ["serving_default"]
@@ -194,6 +206,9 @@ class FakeSlabPool:
     def statistics(self) -> SlabPoolStatistics:
         return replace(SLAB_POOL_STATISTICS, reservation_refusal=self.reservation_refusal)
 
+    def table_statistics(self) -> TableStatistics:
+        return TABLE_STATISTICS
+
     def stop(self) -> None:
         self.is_stopped = True
 
@@ -220,6 +235,9 @@ class FakeSavedModelLoad:
         self.is_discarded = False
         self.is_cancelled = False
         self.restored_bytes = 0
+        self.kept_bytes = 0
+        self.shared_bytes = 0
+        self.table_pools: list[FakeSlabPool] = []
         self.bytes_per_second: list[int] = []
         self.restore_targets: list[float] = []
         self.batching: BatchSettings | None = None
@@ -237,10 +255,16 @@ class FakeSavedModelLoad:
     def missing_ops(self) -> list[str]:
         return self._plane.missing_ops
 
+    def use_tables(self, pool: FakeSlabPool) -> None:
+        self.table_pools.append(pool)
+
+    def table_reports(self) -> list[TableReport]:
+        return self._plane.table_reports
+
     def plan_memory(self, headroom_bytes: int) -> MemoryPlan:
         self.headroom_bytes = headroom_bytes
         parameter_bytes = self._plane.parameter_bytes
-        return MemoryPlan(parameter_bytes, parameter_bytes + headroom_bytes)
+        return MemoryPlan(parameter_bytes, parameter_bytes + headroom_bytes, self.shared_bytes)
 
     def take_arena(self, pool: FakeSlabPool, slab_bytes: int) -> int:
         self._plane.take_step("take_arena")

@@ -1,6 +1,6 @@
 """Figures of the memory of versions, slabs and requests, each with its own value."""
 
-from serving.data_plane.loads import SlabPoolStatistics
+from serving.data_plane.loads import SlabPoolStatistics, TableStatistics
 from serving.data_plane.plane import RequestMemoryStatistics
 from serving.data_plane.servables import ArenaStatistics
 
@@ -22,6 +22,10 @@ SLAB_POOL_STATISTICS = SlabPoolStatistics(
     quarantined_count=3,
     quarantined_bytes=3_003,
     reservation_refusal="",
+)
+
+TABLE_STATISTICS = TableStatistics(
+    held_count=4, held_bytes=4_004, standby_count=5, standby_bytes=5_005, dirty_count=1
 )
 
 REQUEST_MEMORY_STATISTICS = RequestMemoryStatistics(

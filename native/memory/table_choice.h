@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace millpond::memory {
+
+// The table that a load wants in memory.
+struct TableWish {
+  std::string owner;     // the model
+  std::string contents;  // the identity of the bytes in the checkpoint
+  size_t bytes = 0;
+  bool is_written = false;  // the load will write rows of it
+};
+
+// The state of one table in memory, at one moment.
+struct TableState {
+  std::string owner;
+  std::string contents;  // the bytes without the changed rows; "" if they are not known
+  size_t bytes = 0;
+  int64_t changed_row_count = 0;  // rows that an init op has written over, and that can be undone
+  int holder_count = 0;           // of loads and versions
+  uint64_t released_at = 0;       // orders the tables by the moment when their last holder let go
+};
+
+// How a load gets a table.
+enum class TableUse {
+  kShare,      // another holder reads the same memory
+  kUndo,       // memory without a holder, whose changed rows are undone
+  kOverwrite,  // memory without a holder, into which the checkpoint is read
+  kFresh,      // new memory, into which the checkpoint is read
+};
+
+// Why a load must read a table from the checkpoint, which kOverwrite and kFresh do.
+enum class ReadReason {
+  kNone,        // it need not
+  kFirst,       // no version of the model had the table
+  kHeld,        // versions that serve, or that are kept for a rollback, hold all copies
+  kUnfinished,  // the load that wrote to the retired copy last has not finished
+  kOtherFile,   // the retired copy is of another file, or of another place in it
+};
+
+struct TableChoice {
+  TableUse use = TableUse::kFresh;
+  ReadReason reason = ReadReason::kNone;
+  size_t index = 0;  // of the table in the list; unused for kFresh
+};
+
+// Decides how a load gets a table out of the `tables` in memory.
+//
+// Promises:
+// - A table that has a holder is chosen for kShare alone, and only if nobody will write to it: the
+//   load does not, and its holders no longer do, because its contents are known.
+// - A table is chosen for kShare or kUndo only if it is the owner's, has the wanted contents, and
+//   for kShare no changed rows.
+// - Reads the checkpoint only if no table can be shared or undone.
+TableChoice ChooseTable(const TableWish& wish, const std::vector<TableState>& tables);
+
+// Returns the indices of the tables that are dropped, in this order. At most `kept_count` times the
+// bytes of the owner with the largest version may have no holder. A table with unknown contents
+// goes first, then the one that was released the longest time ago.
+// `version_bytes_max`: the tables of the largest version.
+std::vector<size_t> ChooseDropped(const std::vector<TableState>& tables, size_t kept_count,
+                                  size_t version_bytes_max);
+
+}  // namespace millpond::memory

@@ -1,0 +1,247 @@
+#include "native/memory/table_store.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace millpond::memory {
+namespace {
+
+// A log that is longer costs more than reading the table.
+constexpr size_t kLoggedRowsShare = 4;
+
+// The pool's name for the written tables of a model. No model has a line feed in its name.
+std::string WrittenOwner(const std::string& owner) { return owner + "\nwritten tables"; }
+std::string ReadOwner(const std::string& owner) { return owner + "\ntables"; }
+
+size_t LogCapacity(size_t bytes, size_t row_bytes) { return bytes / row_bytes / kLoggedRowsShare; }
+
+// The table begins the slab, and the log begins at the next unit.
+size_t LogOffset(size_t bytes) { return RoundUp(bytes, kSlabUnitBytes); }
+
+size_t TableSlabBytes(size_t bytes, size_t row_bytes) {
+  const size_t log_bytes = LogCapacity(bytes, row_bytes) * (sizeof(int64_t) + row_bytes);
+  return LogOffset(bytes) + RoundUp(log_bytes, kSlabUnitBytes);
+}
+
+}  // namespace
+
+TableHold::~TableHold() { store_->Release(table_); }
+
+TableClaim::TableClaim(std::shared_ptr<TableStore> store, StoredTable* table, const TableWish& wish,
+                       TableChoice choice)
+    : store_(std::move(store)),
+      table_(table),
+      choice_(choice),
+      contents_(wish.contents),
+      bytes_(wish.bytes),
+      row_count_(wish.bytes / table->row_bytes),
+      hold_(std::make_shared<TableHold>(store_, table)) {}
+
+TableClaim::~TableClaim() {
+  if (!is_writable() || has_written_) return;
+  const std::lock_guard lock(store_->mutex_);
+  table_->state.contents = former_contents_;
+}
+
+std::byte* TableClaim::Entry(size_t index) const {
+  return data() + LogOffset(bytes_) + index * EntryBytes();
+}
+
+void TableClaim::BeginOverwrite() {
+  has_written_ = true;
+  table_->log_count = 0;
+}
+
+void TableClaim::UndoRows(size_t count) {
+  constexpr size_t kRowsAhead = 16;
+  has_written_ = true;
+  const auto row_of = [this](size_t index) {
+    int64_t id = 0;
+    std::memcpy(&id, Entry(index), sizeof(id));
+    return data() + static_cast<size_t>(id) * table_->row_bytes;
+  };
+  for (; count > 0 && table_->log_count > 0; --count) {
+    const size_t last = --table_->log_count;
+    if (last >= kRowsAhead) __builtin_prefetch(row_of(last - kRowsAhead), 1);
+    std::memcpy(row_of(last), Entry(last) + sizeof(int64_t), table_->row_bytes);
+  }
+}
+
+void TableClaim::LoseContents() {
+  has_written_ = true;
+  has_lost_contents_ = true;
+}
+
+void TableClaim::Commit() {
+  if (!is_writable() || !has_written_ || has_lost_contents_) return;
+  const std::lock_guard lock(store_->mutex_);
+  table_->state.contents = contents_;
+  table_->state.changed_row_count = static_cast<int64_t>(table_->log_count);
+}
+
+TableStore::TableStore(std::shared_ptr<SlabPool> pool, int kept_count)
+    : pool_(std::move(pool)), kept_count_(static_cast<size_t>(std::max(0, kept_count))) {}
+
+TableStore::~TableStore() {
+  for (auto& table : tables_) pool_->GiveBack(std::move(table->slab));
+}
+
+base::StatusOr<std::unique_ptr<TableClaim>> TableStore::Claim(const TableWish& wish,
+                                                              size_t row_bytes) {
+  Slabs unusable;
+  TableChoice choice;
+  StoredTable* table = ClaimStored(wish, &choice, &unusable);
+  GiveBack(std::move(unusable));
+  if (table == nullptr) {
+    base::StatusOr<StoredTable*> made = MakeTable(wish, row_bytes);
+    if (!made.ok()) return made.status();
+    table = made.value();
+  }
+  std::unique_ptr<TableClaim> claim(new TableClaim(shared_from_this(), table, wish, choice));
+  if (!claim->is_writable()) {
+    claim->resident_bytes_ = wish.bytes;
+    return claim;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    claim->former_contents_ = std::exchange(table->state.contents, "");
+  }
+  if (choice.use != TableUse::kUndo) {
+    table->row_bytes = row_bytes;
+    table->log_capacity = std::min(
+        LogCapacity(wish.bytes, row_bytes),
+        (table->slab->reserved_bytes() - LogOffset(wish.bytes)) / (sizeof(int64_t) + row_bytes));
+  }
+  claim->resident_bytes_ = std::min(wish.bytes, table->slab->ResidentBytes());
+  return claim;
+}
+
+bool TableStore::WouldShare(const TableWish& wish) const {
+  const std::lock_guard lock(mutex_);
+  return ChooseTable(wish, States()).use == TableUse::kShare;
+}
+
+// Returns a stored table, which then has one holder more, or null if the load needs fresh memory.
+StoredTable* TableStore::ClaimStored(const TableWish& wish, TableChoice* choice, Slabs* unusable) {
+  const std::lock_guard lock(mutex_);
+  for (;;) {
+    *choice = ChooseTable(wish, States());
+    if (choice->use == TableUse::kFresh) return nullptr;
+    StoredTable* const table = tables_[choice->index].get();
+    const bool is_usable = choice->use == TableUse::kShare || !table->slab->is_sealed() ||
+                           table->slab->Unseal().ok();
+    if (is_usable) {
+      ++table->state.holder_count;
+      return table;
+    }
+    unusable->push_back(Remove(choice->index));
+  }
+}
+
+base::StatusOr<StoredTable*> TableStore::MakeTable(const TableWish& wish, size_t row_bytes) {
+  base::StatusOr<std::unique_ptr<Slab>> slab =
+      pool_->Take(wish.is_written ? WrittenOwner(wish.owner) : ReadOwner(wish.owner),
+                  TableSlabBytes(wish.bytes, row_bytes), wish.bytes);
+  if (!slab.ok()) return slab.status();
+  auto table = std::make_unique<StoredTable>();
+  table->state.owner = wish.owner;
+  table->state.bytes = wish.bytes;
+  table->state.holder_count = 1;
+  table->slab = std::move(slab.value());
+  table->row_bytes = row_bytes;
+  const std::lock_guard lock(mutex_);
+  tables_.push_back(std::move(table));
+  return tables_.back().get();
+}
+
+void TableStore::Release(StoredTable* table) {
+  Slabs surplus;
+  {
+    const std::lock_guard lock(mutex_);
+    --table->state.holder_count;
+    table->state.released_at = ++release_count_;
+    surplus = RemoveSurplus();
+  }
+  GiveBack(std::move(surplus));
+}
+
+void TableStore::Expect(const std::string& owner, const VersionTables& tables) {
+  Slabs surplus;
+  {
+    const std::lock_guard lock(mutex_);
+    versions_[owner] = tables;
+    surplus = RemoveSurplus();
+  }
+  GiveBack(std::move(surplus));
+  if (tables.written_count == 0) return pool_->Forget(WrittenOwner(owner));
+  pool_->Expect(WrittenOwner(owner),
+                {tables.written_bytes, tables.written_bytes, tables.written_bytes},
+                tables.written_count);
+}
+
+void TableStore::Forget(const std::string& owner) {
+  Slabs surplus;
+  {
+    const std::lock_guard lock(mutex_);
+    versions_.erase(owner);
+    surplus = RemoveSurplus();
+  }
+  GiveBack(std::move(surplus));
+  pool_->Forget(WrittenOwner(owner));
+}
+
+base::Status TableStore::Seal(const std::vector<const TableClaim*>& claims) {
+  const std::lock_guard lock(mutex_);
+  for (const TableClaim* const claim : claims) {
+    MILLPOND_RETURN_IF_ERROR(claim->table_->slab->Seal());
+  }
+  return {};
+}
+
+TableStatistics TableStore::Statistics() const {
+  const std::lock_guard lock(mutex_);
+  TableStatistics statistics;
+  for (const auto& table : tables_) {
+    const bool is_held = table->state.holder_count > 0;
+    ++(is_held ? statistics.held_count : statistics.standby_count);
+    (is_held ? statistics.held_bytes : statistics.standby_bytes) +=
+        static_cast<int64_t>(table->state.bytes);
+    if (!is_held && table->state.contents.empty()) ++statistics.dirty_count;
+  }
+  return statistics;
+}
+
+std::vector<TableState> TableStore::States() const {
+  std::vector<TableState> states;
+  for (const auto& table : tables_) states.push_back(table->state);
+  return states;
+}
+
+std::unique_ptr<Slab> TableStore::Remove(size_t index) {
+  std::unique_ptr<Slab> slab = std::move(tables_[index]->slab);
+  tables_.erase(tables_.begin() + static_cast<std::ptrdiff_t>(index));
+  return slab;
+}
+
+// Removes the tables without a holder that are too many, and all of owners that are gone.
+TableStore::Slabs TableStore::RemoveSurplus() {
+  Slabs slabs;
+  for (size_t i = tables_.size(); i-- > 0;) {
+    const TableState& state = tables_[i]->state;
+    if (state.holder_count == 0 && versions_.count(state.owner) == 0) slabs.push_back(Remove(i));
+  }
+  size_t version_bytes_max = 0;
+  for (const auto& [owner, tables] : versions_) {
+    version_bytes_max = std::max(version_bytes_max, tables.bytes);
+  }
+  std::vector<size_t> dropped = ChooseDropped(States(), kept_count_, version_bytes_max);
+  std::sort(dropped.rbegin(), dropped.rend());
+  for (const size_t index : dropped) slabs.push_back(Remove(index));
+  return slabs;
+}
+
+void TableStore::GiveBack(Slabs slabs) {
+  for (auto& slab : slabs) pool_->GiveBack(std::move(slab));
+}
+
+}  // namespace millpond::memory

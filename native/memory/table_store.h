@@ -1,0 +1,232 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/memory/slab.h"
+#include "native/memory/slab_pool.h"
+#include "native/memory/table_choice.h"
+
+// Theory of operation.
+//
+// The problem. A version may be a delta: the large tables of its checkpoint are the same file as
+// those of the version before, and its init op writes over some rows (docs/delta.md). Reading the
+// tables again costs seconds, and the bytes are in memory already. So tables live longer than a
+// version: each has a slab of its own, beside the version's arena.
+//
+// The contents. A table's bytes are known as the identity of what was read and verified (a file,
+// a place in it, a checksum), and a log of the rows that were written over since. The log has the
+// old bytes of each row, so undoing it takes time for the changed rows alone, reads no file, and
+// gives the verified bytes again.
+//
+// The states of a table. It follows from the holders and the contents:
+// - Live: versions hold it. Nobody writes to it.
+// - Claimed: one load holds it, and may write. Its contents are unknown to all others.
+// - Standby: nobody holds it, and its contents are known.
+// - Dirty: nobody holds it, and its contents are unknown. Only its memory is of use.
+//
+// From       To         By
+// -          claimed    Claim, with a slab of the pool
+// standby    live       Claim for kShare
+// standby    claimed    Claim for kUndo or kOverwrite
+// dirty      claimed    Claim for kOverwrite
+// claimed    live       Commit, at the end of the load
+// claimed    standby    the end of a load that has not written to it
+// claimed    dirty      the end of a load that has written to it and has not committed
+// live       standby    the end of the last holder
+// standby    -          the limit of what is kept, or Forget: the slab goes to the pool
+// dirty      -          the same
+//
+// So a load that fails in the middle leaves a dirty table, whatever it has written: the contents
+// are taken away when the load gets the table, before its first write, and only Commit gives them
+// back. And no table is written to while another version reads it: a table gets its contents when
+// the writer has ended, only a table with contents is shared, and only a table without a holder is
+// claimed for writing.
+//
+// Memory. A table is charged to its owner, a model. Tables without a holder have at most kept_count
+// times the bytes of the largest version's tables. What is more goes back to the pool, and so does
+// all of an owner that is forgotten, once nobody holds it. The pool is told to keep memory for the
+// written tables of the next version, until a second copy of them exists (Expect). The log lies
+// behind the table in its slab, for a quarter of the rows. It has memory as far as it is used.
+//
+// A leak. A tensor that is held beyond its version's end keeps its table live for ever, so its
+// memory is never written to. The version reports it (ArenaRemains).
+namespace millpond::memory {
+
+class TableStore;
+
+// The tables of one version.
+struct VersionTables {
+  size_t bytes = 0;
+  size_t written_bytes = 0;  // of the tables that its init op writes to
+  int written_count = 0;
+};
+
+struct TableStatistics {
+  int64_t held_count = 0;
+  int64_t held_bytes = 0;
+  int64_t standby_count = 0;  // without a holder; the dirty ones too
+  int64_t standby_bytes = 0;
+  int64_t dirty_count = 0;
+};
+
+// A table, in the store alone.
+struct StoredTable {
+  TableState state;
+  std::unique_ptr<Slab> slab;
+  size_t row_bytes = 0;
+  // Of the log: the entries that it may have, and those that it has. Each is an id and the old row.
+  size_t log_capacity = 0;
+  size_t log_count = 0;
+};
+
+// Keeps a table from being written to. Any thread may end it.
+class TableHold {
+ public:
+  TableHold(std::shared_ptr<TableStore> store, StoredTable* table)
+      : store_(std::move(store)), table_(table) {}
+  ~TableHold();
+  TableHold(const TableHold&) = delete;
+  TableHold& operator=(const TableHold&) = delete;
+
+ private:
+  const std::shared_ptr<TableStore> store_;
+  StoredTable* const table_;
+};
+
+// The table of one load, until the load ends. Thread: the loader.
+class TableClaim {
+ public:
+  ~TableClaim();
+  TableClaim(const TableClaim&) = delete;
+  TableClaim& operator=(const TableClaim&) = delete;
+
+  TableUse use() const { return choice_.use; }
+  ReadReason reason() const { return choice_.reason; }
+  std::byte* data() const { return table_->slab->start(); }
+  size_t bytes() const { return bytes_; }
+  // True if this load may write to the table.
+  bool is_writable() const { return choice_.use != TableUse::kShare; }
+  // The bytes of the table that need no fresh memory.
+  size_t resident_bytes() const { return resident_bytes_; }
+  // The table stays as it is as long as this lives, or what has a copy of it.
+  const std::shared_ptr<const TableHold>& hold() const { return hold_; }
+
+  // Declares that the whole table will be written.
+  void BeginOverwrite();
+  // The rows that are not undone yet.
+  size_t changed_row_count() const { return table_->log_count; }
+  // Undoes the last `count` changes, or all that are left.
+  void UndoRows(size_t count);
+  // Declares that the rows `ids` will be written, and keeps their bytes. Ids that are out of range
+  // are left out, because no kernel writes to them. Returns false if the log has no room: Commit
+  // then leaves the contents unknown.
+  template <typename Id>
+  bool LogRows(const Id* ids, size_t count);
+  // Declares that the table will be written in a way that cannot be undone.
+  void LoseContents();
+  // Ends the writing: the contents are known as what was wished for, and the logged rows.
+  void Commit();
+
+ private:
+  friend class TableStore;
+
+  TableClaim(std::shared_ptr<TableStore> store, StoredTable* table, const TableWish& wish,
+             TableChoice choice);
+
+  std::byte* Entry(size_t index) const;
+  size_t EntryBytes() const { return sizeof(int64_t) + table_->row_bytes; }
+
+  const std::shared_ptr<TableStore> store_;
+  StoredTable* const table_;
+  const TableChoice choice_;
+  const std::string contents_;  // that the load wants
+  const size_t bytes_;
+  const size_t row_count_;
+  std::string former_contents_;  // to be put back if nothing is written
+  size_t resident_bytes_ = 0;
+  bool has_written_ = false;
+  bool has_lost_contents_ = false;
+  std::shared_ptr<const TableHold> hold_;
+};
+
+// The tables of all models. Thread: any. Owner: shared by its users. It borrows no version.
+class TableStore : public std::enable_shared_from_this<TableStore> {
+ public:
+  // `kept_count`: see Memory above.
+  TableStore(std::shared_ptr<SlabPool> pool, int kept_count);
+  // All tables go to the pool.
+  ~TableStore();
+  TableStore(const TableStore&) = delete;
+  TableStore& operator=(const TableStore&) = delete;
+
+  // Gets a table for a load. `row_bytes` divides the wish's bytes. Returns RESOURCE_EXHAUSTED if
+  // the system has no addresses. May wait for the pool, for milliseconds.
+  base::StatusOr<std::unique_ptr<TableClaim>> Claim(const TableWish& wish, size_t row_bytes);
+
+  // Returns true if Claim would share a table at this moment.
+  bool WouldShare(const TableWish& wish) const;
+
+  // Records the tables of the owner's version that was loaded last.
+  void Expect(const std::string& owner, const VersionTables& tables);
+  // Forgets an owner that is gone.
+  void Forget(const std::string& owner);
+
+  // Makes the tables of some holds read-only until a load claims them.
+  base::Status Seal(const std::vector<const TableClaim*>& claims);
+
+  TableStatistics Statistics() const;
+
+ private:
+  friend class TableClaim;
+  friend class TableHold;
+  using Slabs = std::vector<std::unique_ptr<Slab>>;
+
+  StoredTable* ClaimStored(const TableWish& wish, TableChoice* choice, Slabs* unusable);
+  base::StatusOr<StoredTable*> MakeTable(const TableWish& wish, size_t row_bytes);
+  void Release(StoredTable* table);
+  // Need the mutex.
+  std::vector<TableState> States() const;
+  std::unique_ptr<Slab> Remove(size_t index);
+  Slabs RemoveSurplus();
+  void GiveBack(Slabs slabs);
+
+  const std::shared_ptr<SlabPool> pool_;
+  const size_t kept_count_;
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<StoredTable>> tables_;
+  std::map<std::string, VersionTables> versions_;  // by owner
+  uint64_t release_count_ = 0;
+};
+
+template <typename Id>
+bool TableClaim::LogRows(const Id* ids, size_t count) {
+  constexpr size_t kRowsAhead = 16;
+  has_written_ = true;
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kRowsAhead < count) {
+      const auto ahead = static_cast<uint64_t>(static_cast<int64_t>(ids[i + kRowsAhead]));
+      if (ahead < row_count_) __builtin_prefetch(data() + ahead * table_->row_bytes);
+    }
+    const auto id = static_cast<int64_t>(ids[i]);
+    if (static_cast<uint64_t>(id) >= row_count_) continue;
+    if (table_->log_count == table_->log_capacity) {
+      has_lost_contents_ = true;
+      return false;
+    }
+    std::byte* const entry = Entry(table_->log_count++);
+    std::memcpy(entry, &id, sizeof(id));
+    std::memcpy(entry + sizeof(id), data() + static_cast<size_t>(id) * table_->row_bytes,
+                table_->row_bytes);
+  }
+  return true;
+}
+
+}  // namespace millpond::memory

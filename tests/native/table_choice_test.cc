@@ -1,0 +1,152 @@
+#include "native/memory/table_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace millpond::memory {
+namespace {
+
+constexpr size_t kBytes = 100;
+
+TableWish Written(const std::string& contents) { return {"m", contents, kBytes, true}; }
+TableWish Read(const std::string& contents) { return {"m", contents, kBytes, false}; }
+
+// A table of "m".
+TableState Table(const std::string& contents, int holder_count, int64_t changed_row_count = 0,
+                 uint64_t released_at = 0) {
+  return {"m", contents, kBytes, changed_row_count, holder_count, released_at};
+}
+
+struct Row {
+  std::string situation;
+  TableWish wish;
+  std::vector<TableState> tables;
+  TableUse use;
+  ReadReason reason;
+  size_t index;
+};
+
+TEST(ChooseTable, FollowsTheTable) {
+  using R = ReadReason;
+  using U = TableUse;
+  const std::vector<Row> rows = {
+      {"nothing is there", Written("a"), {}, U::kFresh, R::kFirst, 0},
+      {"read by a version", Read("a"), {Table("a", 1)}, U::kShare, R::kNone, 0},
+      {"read by nobody", Read("a"), {Table("a", 0)}, U::kShare, R::kNone, 0},
+      {"another has changed rows", Read("a"), {Table("a", 1, 5)}, U::kFresh, R::kHeld, 0},
+      {"nobody has changed rows", Read("a"), {Table("a", 0, 5)}, U::kUndo, R::kNone, 0},
+      {"written, and read by others", Written("a"), {Table("a", 1)}, U::kFresh, R::kHeld, 0},
+      {"retired", Written("a"), {Table("a", 1, 3), Table("a", 0, 2)}, U::kUndo, R::kNone, 1},
+      {"fewest rows", Written("a"), {Table("a", 0, 3), Table("a", 0, 2)}, U::kUndo, R::kNone, 1},
+      {"kept for a rollback", Written("a"), {Table("a", 1, 3), Table("a", 1, 2)}, U::kFresh,
+       R::kHeld, 0},
+      {"a load failed", Written("a"), {Table("a", 1), Table("", 0)}, U::kOverwrite,
+       R::kUnfinished, 1},
+      {"another file", Written("b"), {Table("a", 0)}, U::kOverwrite, R::kOtherFile, 0},
+      {"unknown before known", Written("b"), {Table("a", 0), Table("", 0)}, U::kOverwrite,
+       R::kUnfinished, 1},
+      {"the oldest", Written("c"), {Table("a", 0, 0, 9), Table("b", 0, 0, 8)}, U::kOverwrite,
+       R::kOtherFile, 1},
+      {"being loaded", Read("a"), {Table("", 1)}, U::kFresh, R::kFirst, 0},
+  };
+  for (const Row& row : rows) {
+    const TableChoice choice = ChooseTable(row.wish, row.tables);
+    EXPECT_EQ(choice.use, row.use) << row.situation;
+    EXPECT_EQ(choice.reason, row.reason) << row.situation;
+    EXPECT_EQ(choice.index, row.index) << row.situation;
+  }
+}
+
+TEST(ChooseTable, LeavesOtherModelsAndSizesAlone) {
+  TableState other_model = Table("a", 0);
+  other_model.owner = "n";
+  TableState other_size = Table("a", 0);
+  other_size.bytes = kBytes + 1;
+  const TableChoice choice = ChooseTable(Read("a"), {other_model, other_size});
+  EXPECT_EQ(choice.use, TableUse::kFresh);
+  EXPECT_EQ(choice.reason, ReadReason::kFirst);
+}
+
+class RandomTables {
+ public:
+  explicit RandomTables(uint32_t seed) : rng_(seed) {}
+
+  int Below(int end) { return static_cast<int>(rng_() % static_cast<uint32_t>(end)); }
+  std::string Contents() { return std::vector<std::string>{"", "a", "b"}[Below(3)]; }
+  TableState Table() {
+    return {Below(4) > 0 ? "m" : "n", Contents(), kBytes + Below(2), Below(3) * 2, Below(2),
+            static_cast<uint64_t>(Below(5))};
+  }
+  std::vector<TableState> Tables() {
+    std::vector<TableState> tables(Below(6));
+    std::generate(tables.begin(), tables.end(), [this] { return Table(); });
+    return tables;
+  }
+
+ private:
+  std::mt19937 rng_;
+};
+
+// The promises in the header, over random states.
+TEST(ChooseTable, KeepsItsPromises) {
+  RandomTables random(1);
+  for (int i = 0; i < 20'000; ++i) {
+    const std::vector<TableState> tables = random.Tables();
+    const TableWish wish{"m", random.Below(2) == 0 ? "a" : "b", kBytes, random.Below(2) == 0};
+    const TableChoice choice = ChooseTable(wish, tables);
+    const auto is_usable = [&](const TableState& table) {
+      const bool has_contents =
+          table.owner == "m" && table.bytes == kBytes && table.contents == wish.contents;
+      const bool is_shared = !wish.is_written && table.changed_row_count == 0;
+      return has_contents && (is_shared || table.holder_count == 0);
+    };
+    const bool reads = choice.use == TableUse::kOverwrite || choice.use == TableUse::kFresh;
+    ASSERT_EQ(reads, std::none_of(tables.begin(), tables.end(), is_usable));
+    ASSERT_EQ(reads, choice.reason != ReadReason::kNone);
+    if (choice.use == TableUse::kFresh) continue;
+    const TableState& chosen = tables[choice.index];
+    ASSERT_EQ(chosen.owner, "m");
+    ASSERT_EQ(chosen.bytes, kBytes);
+    if (choice.use == TableUse::kShare) {
+      ASSERT_FALSE(wish.is_written);
+      ASSERT_EQ(chosen.changed_row_count, 0);
+    } else {
+      ASSERT_EQ(chosen.holder_count, 0);
+    }
+    if (!reads) {
+      ASSERT_EQ(chosen.contents, wish.contents);
+    }
+  }
+}
+
+TEST(ChooseDropped, UnknownContentsGoFirstAndThenTheOldest) {
+  const std::vector<TableState> tables = {Table("a", 0, 0, 1), Table("b", 1), Table("", 0, 0, 9),
+                                          Table("b", 0, 0, 3)};
+  EXPECT_EQ(ChooseDropped(tables, 3, kBytes), std::vector<size_t>());
+  EXPECT_EQ(ChooseDropped(tables, 2, kBytes), std::vector<size_t>({2}));
+  EXPECT_EQ(ChooseDropped(tables, 1, kBytes), (std::vector<size_t>{2, 0}));
+  EXPECT_EQ(ChooseDropped(tables, 0, kBytes), (std::vector<size_t>{2, 0, 3}));
+}
+
+TEST(ChooseDropped, KeepsWithinTheLimitAndDropsNoHeldTable) {
+  RandomTables random(2);
+  for (int i = 0; i < 5'000; ++i) {
+    const std::vector<TableState> tables = random.Tables();
+    const auto kept_count = static_cast<size_t>(random.Below(4));
+    const std::vector<size_t> dropped = ChooseDropped(tables, kept_count, kBytes);
+    size_t free_bytes = 0;
+    for (size_t at = 0; at < tables.size(); ++at) {
+      const bool is_dropped = std::count(dropped.begin(), dropped.end(), at) > 0;
+      ASSERT_FALSE(is_dropped && tables[at].holder_count > 0);
+      if (!is_dropped && tables[at].holder_count == 0) free_bytes += tables[at].bytes;
+    }
+    ASSERT_LE(free_bytes, kept_count * kBytes);
+  }
+}
+
+}  // namespace
+}  // namespace millpond::memory

@@ -1,0 +1,347 @@
+// Holds the store of tables to its promises: by single cases, and over random sequences of loads
+// that end well, fail at any step, and are unloaded in any order.
+#include "native/memory/table_store.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/native/units.h"
+
+namespace millpond::memory {
+namespace {
+
+using testing::kMiB;
+
+constexpr size_t kRowBytes = 64;
+constexpr size_t kTableBytes = 1 * kMiB;
+constexpr size_t kRowCount = kTableBytes / kRowBytes;
+
+std::shared_ptr<TableStore> NewStore(const std::shared_ptr<SlabPool>& pool, int kept_count = 1) {
+  return std::make_shared<TableStore>(pool, kept_count);
+}
+
+// The bytes of a file in each row.
+std::byte RowOfFile(const std::string& contents, size_t row) {
+  return static_cast<std::byte>(static_cast<uint8_t>(contents.back()) + row % 101);
+}
+
+// A version with one table: what it should hold, and what holds it.
+struct Version {
+  std::vector<std::byte> expected;  // the first byte of each row
+  const std::byte* data = nullptr;
+  std::shared_ptr<const TableHold> hold;
+};
+
+// A load of a version with one table.
+class Load {
+ public:
+  Load(TableStore* store, const std::string& owner, std::string contents, bool is_written)
+      : contents_(std::move(contents)),
+        claim_(std::move(
+            store->Claim({owner, contents_, kTableBytes, is_written}, kRowBytes).value())) {}
+
+  TableClaim& claim() { return *claim_; }
+
+  // Restores the first `row_count` rows.
+  void Restore(size_t row_count = kRowCount) {
+    if (claim_->use() == TableUse::kUndo) {
+      claim_->UndoRows(row_count);
+    } else if (claim_->use() != TableUse::kShare) {
+      claim_->BeginOverwrite();
+      for (size_t row = 0; row < row_count; ++row) Write(row, RowOfFile(contents_, row));
+    }
+  }
+  // Replaces rows, as the scatter of an init op does.
+  void Scatter(const std::vector<int64_t>& ids, std::byte value) {
+    claim_->LogRows(ids.data(), ids.size());
+    for (const int64_t id : ids) {
+      if (id < 0 || static_cast<size_t>(id) >= kRowCount) continue;
+      Write(static_cast<size_t>(id), value);
+      changed_.emplace_back(static_cast<size_t>(id), value);
+    }
+  }
+  Version Finish() {
+    claim_->Commit();
+    Version version;
+    for (size_t row = 0; row < kRowCount; ++row) {
+      version.expected.push_back(RowOfFile(contents_, row));
+    }
+    for (const auto& [row, value] : changed_) version.expected[row] = value;
+    version.data = claim_->data();
+    version.hold = claim_->hold();
+    claim_.reset();
+    return version;
+  }
+
+ private:
+  void Write(size_t row, std::byte value) {
+    std::memset(claim_->data() + row * kRowBytes, static_cast<int>(value), kRowBytes);
+  }
+
+  const std::string contents_;
+  std::unique_ptr<TableClaim> claim_;
+  std::vector<std::pair<size_t, std::byte>> changed_;
+};
+
+void ExpectIntact(const Version& version) {
+  for (size_t row = 0; row < kRowCount; ++row) {
+    const std::byte* const begin = version.data + row * kRowBytes;
+    const bool is_right = std::all_of(begin, begin + kRowBytes, [&](std::byte value) {
+      return value == version.expected[row];
+    });
+    ASSERT_TRUE(is_right) << "row " << row;
+  }
+}
+
+class TableStoreTest : public ::testing::Test {
+ protected:
+  TableStoreTest() { store_->Expect("m", OneTable()); }
+
+  static VersionTables OneTable() { return {kTableBytes, kTableBytes, 1}; }
+  Load NewLoad(const std::string& contents, bool is_written = true) {
+    return {store_.get(), "m", contents, is_written};
+  }
+  Version Loaded(const std::string& contents, const std::vector<int64_t>& ids = {},
+                 std::byte value = std::byte{7}) {
+    Load load = NewLoad(contents);
+    load.Restore();
+    load.Scatter(ids, value);
+    return load.Finish();
+  }
+
+  const std::shared_ptr<SlabPool> pool_ = std::make_shared<SlabPool>(SlabPoolOptions());
+  const std::shared_ptr<TableStore> store_ = NewStore(pool_);
+};
+
+TEST_F(TableStoreTest, ARetiredCopyIsUndoneAndWrittenAgain) {
+  const Version first = Loaded("a");
+  Version second = Loaded("a", {1, 2, 3});
+  ExpectIntact(first);
+  ExpectIntact(second);
+  second = {};
+  Load third = NewLoad("a");
+  EXPECT_EQ(third.claim().use(), TableUse::kUndo);
+  EXPECT_EQ(third.claim().changed_row_count(), 3);
+  EXPECT_EQ(third.claim().resident_bytes(), kTableBytes);
+  third.Restore();
+  third.Scatter({3, 4}, std::byte{9});
+  ExpectIntact(third.Finish());
+  ExpectIntact(first);
+}
+
+TEST_F(TableStoreTest, RowsThatAreReplacedTwiceGetTheirFirstBytesBack) {
+  Load load = NewLoad("a");
+  load.Restore();
+  load.Scatter({5, 5, 6}, std::byte{8});
+  load.Scatter({6, 5, 7}, std::byte{9});
+  Version version = load.Finish();
+  ExpectIntact(version);
+  version = {};
+  ExpectIntact(Loaded("a"));
+}
+
+TEST_F(TableStoreTest, IdsOutOfRangeAreNoRows) {
+  Version version = Loaded("a", {-1, 2, static_cast<int64_t>(kRowCount), INT64_MIN});
+  ExpectIntact(version);
+  version = {};
+  EXPECT_EQ(NewLoad("a").claim().changed_row_count(), 1);
+}
+
+TEST_F(TableStoreTest, ALogWithoutRoomLosesTheContents) {
+  std::vector<int64_t> most(kRowCount / 2);
+  for (size_t i = 0; i < most.size(); ++i) most[i] = static_cast<int64_t>(i);
+  Version version = Loaded("a", most);
+  ExpectIntact(version);
+  version = {};
+  Load next = NewLoad("a");
+  EXPECT_EQ(next.claim().use(), TableUse::kOverwrite);
+  EXPECT_EQ(next.claim().reason(), ReadReason::kUnfinished);
+}
+
+TEST_F(TableStoreTest, ReadersShareATableThatNobodyWrites) {
+  Load first = NewLoad("a", false);
+  first.Restore();
+  // Its contents are not verified yet.
+  EXPECT_EQ(NewLoad("a", false).claim().use(), TableUse::kFresh);
+  const Version version = first.Finish();
+  Load second = NewLoad("a", false);
+  EXPECT_EQ(second.claim().use(), TableUse::kShare);
+  EXPECT_EQ(second.claim().data(), version.data);
+  EXPECT_FALSE(second.claim().is_writable());
+  // A writer gets memory of its own.
+  Load writer = NewLoad("a");
+  EXPECT_NE(writer.claim().data(), version.data);
+  EXPECT_TRUE(writer.claim().is_writable());
+}
+
+TEST_F(TableStoreTest, NoOneSharesATableThatALoadMayWrite) {
+  Loaded("a");
+  const Load writer = NewLoad("a");
+  EXPECT_EQ(NewLoad("a", false).claim().use(), TableUse::kFresh);
+}
+
+TEST_F(TableStoreTest, ALoadThatEndsBeforeItsFirstWriteChangesNothing) {
+  Loaded("a", {1, 2});
+  EXPECT_EQ(NewLoad("a").claim().use(), TableUse::kUndo);
+  Load next = NewLoad("a");
+  EXPECT_EQ(next.claim().use(), TableUse::kUndo);
+  EXPECT_EQ(next.claim().changed_row_count(), 2);
+}
+
+TEST_F(TableStoreTest, ALoadThatFailsAfterAWriteLeavesADirtyTable) {
+  Loaded("a", {1, 2});
+  NewLoad("a").Restore(1);
+  EXPECT_EQ(store_->Statistics().dirty_count, 1);
+  EXPECT_EQ(NewLoad("a").claim().reason(), ReadReason::kUnfinished);
+  ExpectIntact(Loaded("a"));
+}
+
+TEST_F(TableStoreTest, KeepsTheTablesOfOneVersionAndReturnsTheRest) {
+  {
+    const Version one = Loaded("a");
+    const Version two = Loaded("a");
+    const Version three = Loaded("a");
+    EXPECT_EQ(store_->Statistics().held_count, 3);
+  }
+  EXPECT_EQ(store_->Statistics().held_count, 0);
+  EXPECT_EQ(store_->Statistics().standby_count, 1);
+  EXPECT_EQ(store_->Statistics().standby_bytes, kTableBytes);
+  EXPECT_EQ(pool_->Statistics().in_use_count, 1);
+}
+
+TEST_F(TableStoreTest, AModelThatIsGoneLeavesNothing) {
+  Version one = Loaded("a");
+  Loaded("a");
+  store_->Forget("m");
+  EXPECT_EQ(store_->Statistics().standby_count, 0);
+  ExpectIntact(one);
+  one = {};
+  EXPECT_EQ(pool_->Statistics().in_use_count, 0);
+}
+
+TEST_F(TableStoreTest, ASealedTableIsWrittenByTheNextLoad) {
+  Load load = NewLoad("a");
+  load.Restore();
+  load.Scatter({4}, std::byte{3});
+  ASSERT_TRUE(store_->Seal({&load.claim()}).ok());
+  load.Finish();
+  ExpectIntact(Loaded("a", {9}));
+}
+
+TEST_F(TableStoreTest, ThePoolKeepsMemoryUntilThereAreTwoCopies) {
+  const Version first = Loaded("a");
+  store_->Expect("m", OneTable());
+  pool_->Refill(SIZE_MAX);
+  while (pool_->KeepStep()) {
+  }
+  EXPECT_GE(pool_->Statistics().spare_resident_bytes, kTableBytes);
+  const Version second = Loaded("a");
+  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
+  pool_->Refill(SIZE_MAX);
+  while (pool_->KeepStep()) {
+  }
+  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kSequenceCount = 6;
+#else
+constexpr int kSequenceCount = 40;
+#endif
+
+class StoreModel {
+ public:
+  explicit StoreModel(uint32_t seed)
+      : rng_(seed), store_(NewStore(pool_, Below(3))), written_share_(Below(3)) {}
+
+  void TakeAction() {
+    const std::string owner = Below(3) == 0 ? "n" : "m";
+    switch (Below(8)) {
+      case 0:
+      case 1:
+      case 2:
+        return LoadVersion(owner);
+      case 3:
+      case 4:
+        return Unload();
+      case 5:
+        return FailLoad(owner);
+      case 6:
+        return Below(10) == 0 ? Forget(owner) : FailLoad(owner);
+      default:
+        for (const Version& version : versions_) ExpectIntact(version);
+    }
+  }
+  void End() {
+    while (!versions_.empty()) Unload();
+    Forget("m");
+    Forget("n");
+    EXPECT_EQ(pool_->Statistics().in_use_count, 0);
+  }
+
+ private:
+  int Below(int end) { return static_cast<int>(rng_() % static_cast<uint32_t>(end)); }
+  std::string File() { return Below(4) == 0 ? "b" : "a"; }
+  std::vector<int64_t> Ids() {
+    std::vector<int64_t> ids(Below(300));
+    for (int64_t& id : ids) id = Below(static_cast<int>(kRowCount) + 2) - 1;
+    return ids;
+  }
+
+  void LoadVersion(const std::string& owner) {
+    const bool is_written = Below(3) >= written_share_;
+    Load load(store_.get(), owner, File(), is_written);
+    load.Restore();
+    if (is_written) load.Scatter(Ids(), static_cast<std::byte>(Below(256)));
+    if (is_written && Below(4) == 0) load.Scatter(Ids(), static_cast<std::byte>(Below(256)));
+    if (Below(8) == 0) {
+      ASSERT_TRUE(store_->Seal({&load.claim()}).ok());
+    }
+    store_->Expect(owner, {kTableBytes, kTableBytes, 1});
+    versions_.push_back(load.Finish());
+    ExpectIntact(versions_.back());
+    const TableStatistics statistics = store_->Statistics();
+    EXPECT_LE(statistics.standby_bytes, 2 * static_cast<int64_t>(kTableBytes));
+  }
+  // Ends at a random step.
+  void FailLoad(const std::string& owner) {
+    Load load(store_.get(), owner, File(), /*is_written=*/true);
+    const int step_count = Below(4);
+    if (step_count > 0) load.Restore(static_cast<size_t>(Below(kRowCount)));
+    if (step_count > 1) load.Scatter(Ids(), std::byte{1});
+    if (step_count > 2) load.claim().LoseContents();
+  }
+  void Unload() {
+    if (versions_.empty()) return;
+    const int index = Below(static_cast<int>(versions_.size()));
+    ExpectIntact(versions_[index]);
+    versions_.erase(versions_.begin() + index);
+  }
+  void Forget(const std::string& owner) { store_->Forget(owner); }
+
+  std::mt19937 rng_;
+  const std::shared_ptr<SlabPool> pool_ = std::make_shared<SlabPool>(SlabPoolOptions());
+  const std::shared_ptr<TableStore> store_;
+  const int written_share_;
+  std::vector<Version> versions_;
+};
+
+TEST(TableStoreModel, EveryVersionKeepsItsBytes) {
+  for (uint32_t seed = 0; seed < kSequenceCount; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    StoreModel model(seed);
+    for (int i = 0; i < 60 && !::testing::Test::HasFailure(); ++i) model.TakeAction();
+    model.End();
+  }
+}
+
+}  // namespace
+}  // namespace millpond::memory
