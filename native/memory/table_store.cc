@@ -19,8 +19,7 @@ size_t LogCapacity(size_t bytes, size_t row_bytes) { return bytes / row_bytes / 
 size_t LogOffset(size_t bytes) { return RoundUp(bytes, kSlabUnitBytes); }
 
 size_t TableSlabBytes(size_t bytes, size_t row_bytes) {
-  const size_t log_bytes = LogCapacity(bytes, row_bytes) * (sizeof(int64_t) + row_bytes);
-  return LogOffset(bytes) + RoundUp(log_bytes, kSlabUnitBytes);
+  return LogOffset(bytes) + RoundUp(TableStore::LogBytesMax(bytes, row_bytes), kSlabUnitBytes);
 }
 
 }  // namespace
@@ -116,6 +115,10 @@ base::StatusOr<std::unique_ptr<TableClaim>> TableStore::Claim(const TableWish& w
   return claim;
 }
 
+size_t TableStore::LogBytesMax(size_t bytes, size_t row_bytes) {
+  return LogCapacity(bytes, row_bytes) * (sizeof(int64_t) + row_bytes);
+}
+
 bool TableStore::WouldShare(const TableWish& wish) const {
   const std::lock_guard lock(mutex_);
   return ChooseTable(wish, States()).use == TableUse::kShare;
@@ -128,8 +131,8 @@ StoredTable* TableStore::ClaimStored(const TableWish& wish, TableChoice* choice,
     *choice = ChooseTable(wish, States());
     if (choice->use == TableUse::kFresh) return nullptr;
     StoredTable* const table = tables_[choice->index].get();
-    const bool is_usable = choice->use == TableUse::kShare || !table->slab->is_sealed() ||
-                           table->slab->Unseal().ok();
+    const bool is_usable =
+        choice->use == TableUse::kShare || !table->slab->is_sealed() || table->slab->Unseal().ok();
     if (is_usable) {
       ++table->state.holder_count;
       return table;
@@ -165,7 +168,7 @@ void TableStore::Release(StoredTable* table) {
   GiveBack(std::move(surplus));
 }
 
-void TableStore::Expect(const std::string& owner, const VersionTables& tables) {
+void TableStore::Expect(const std::string& owner, const VersionTables& tables, int serving_count) {
   Slabs surplus;
   {
     const std::lock_guard lock(mutex_);
@@ -176,7 +179,7 @@ void TableStore::Expect(const std::string& owner, const VersionTables& tables) {
   if (tables.written_count == 0) return pool_->Forget(WrittenOwner(owner));
   pool_->Expect(WrittenOwner(owner),
                 {tables.written_bytes, tables.written_bytes, tables.written_bytes},
-                tables.written_count);
+                tables.written_count * serving_count);
 }
 
 void TableStore::Forget(const std::string& owner) {

@@ -171,11 +171,15 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   // the system has no addresses. May wait for the pool, for milliseconds.
   base::StatusOr<std::unique_ptr<TableClaim>> Claim(const TableWish& wish, size_t row_bytes);
 
+  // Returns the memory that the log of a table may take.
+  static size_t LogBytesMax(size_t bytes, size_t row_bytes);
+
   // Returns true if Claim would share a table at this moment.
   bool WouldShare(const TableWish& wish) const;
 
-  // Records the tables of the owner's version that was loaded last.
-  void Expect(const std::string& owner, const VersionTables& tables);
+  // Records the tables of the owner's version that was loaded last. `serving_count` is the number
+  // of versions that the owner serves at rest.
+  void Expect(const std::string& owner, const VersionTables& tables, int serving_count = 1);
   // Forgets an owner that is gone.
   void Forget(const std::string& owner);
 

@@ -38,6 +38,7 @@ void Expect(PySlabPool& self, const std::string& owner, const PyServable& servab
   WithoutGil([&] {
     memory::VersionArena* const arena = servable.loaded().arena();
     if (arena != nullptr) self.pool()->Expect(owner, arena->need(), serving_count);
+    servable.loaded().ExpectTables(owner, serving_count);
   });
 }
 

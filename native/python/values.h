@@ -110,9 +110,9 @@ struct ValueClass<tf::MemoryPlan> {
   using Value = tf::MemoryPlan;
   static constexpr auto kModule = "serving.data_plane.loads";
   static constexpr char kName[] = "MemoryPlan";
-  static constexpr auto kFields = std::tuple{Field{"parameter_bytes", &Value::parameter_bytes},
-                                             Field{"slab_bytes", &Value::slab_bytes},
-                                             Field{"shared_bytes", &Value::shared_bytes}};
+  static constexpr auto kFields = std::tuple{
+      Field{"parameter_bytes", &Value::parameter_bytes}, Field{"slab_bytes", &Value::slab_bytes},
+      Field{"shared_bytes", &Value::shared_bytes}, Field{"log_bytes", &Value::log_bytes}};
 };
 
 template <>
@@ -137,12 +137,10 @@ struct ValueClass<memory::TableStatistics> {
   using Value = memory::TableStatistics;
   static constexpr auto kModule = "serving.data_plane.loads";
   static constexpr char kName[] = "TableStatistics";
-  static constexpr auto kFields =
-      std::tuple{Field{"held_count", &Value::held_count},
-                 Field{"held_bytes", &Value::held_bytes},
-                 Field{"standby_count", &Value::standby_count},
-                 Field{"standby_bytes", &Value::standby_bytes},
-                 Field{"dirty_count", &Value::dirty_count}};
+  static constexpr auto kFields = std::tuple{
+      Field{"held_count", &Value::held_count}, Field{"held_bytes", &Value::held_bytes},
+      Field{"standby_count", &Value::standby_count}, Field{"standby_bytes", &Value::standby_bytes},
+      Field{"dirty_count", &Value::dirty_count}};
 };
 
 template <>
@@ -150,12 +148,10 @@ struct ValueClass<tf::TableReport> {
   using Value = tf::TableReport;
   static constexpr auto kModule = "serving.data_plane.loads";
   static constexpr char kName[] = "TableReport";
-  static constexpr auto kFields =
-      std::tuple{Field{"variable", &Value::variable},
-                 Field{"table_bytes", &Value::bytes},
-                 Field{"read_bytes", &Value::read_bytes},
-                 Field{"changed_row_count", &Value::changed_row_count},
-                 Field{"reason", &Value::reason}};
+  static constexpr auto kFields = std::tuple{
+      Field{"variable", &Value::variable}, Field{"table_bytes", &Value::bytes},
+      Field{"read_bytes", &Value::read_bytes},
+      Field{"changed_row_count", &Value::changed_row_count}, Field{"reason", &Value::reason}};
 };
 
 template <>

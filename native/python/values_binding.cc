@@ -27,14 +27,14 @@ void RegisterValues(nanobind::module_& module) {
   module.attr("infer_datatypes") = datatypes;
   RegisterEnums<base::ThreadPriority, metrics::Phase, metrics::Method, rpc::ReplyCompression,
                 tensor::RowVerdict::Kind>(module);
-  RegisterDataclasses<tf::RuntimeOptions, memory::MemoryStatistics, tf::MemoryPlan,
-                      memory::SlabPoolStatistics, memory::TableStatistics, tf::TableReport,
-                      tf::MissingKernel, servable::BatchSettings,
-                      memory::ArenaStatistics, memory::ArenaRemains, servable::BatchFigures,
-                      servable::SignatureBatching, servable::RequestReservoirStatistics,
-                      servable::Routing, metrics::LatencyFigures, metrics::HistoryPoint,
-                      base::TraceContext, metrics::RequestSpan, tf::EventTotal, tf::Trace,
-                      rpc::ReflectionTable, rpc::HttpOptions, rpc::ServerOptions>(module);
+  RegisterDataclasses<
+      tf::RuntimeOptions, memory::MemoryStatistics, tf::MemoryPlan, memory::SlabPoolStatistics,
+      memory::TableStatistics, tf::TableReport, tf::MissingKernel, servable::BatchSettings,
+      memory::ArenaStatistics, memory::ArenaRemains, servable::BatchFigures,
+      servable::SignatureBatching, servable::RequestReservoirStatistics, servable::Routing,
+      metrics::LatencyFigures, metrics::HistoryPoint, base::TraceContext, metrics::RequestSpan,
+      tf::EventTotal, tf::Trace, rpc::ReflectionTable, rpc::HttpOptions, rpc::ServerOptions>(
+      module);
 }
 
 }  // namespace millpond::python

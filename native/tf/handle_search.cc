@@ -15,15 +15,14 @@ using tensorflow::NodeDef;
 namespace {
 
 bool MakesLookUpTable(const NodeDef& node) {
-  static const auto* const kOps = new std::set<std::string>{
-      "HashTableV2",
-      "MutableHashTableV2",
-      "MutableHashTableOfTensorsV2",
-      "MutableDenseHashTableV2",
-      "AnonymousHashTable",
-      "AnonymousMutableHashTable",
-      "AnonymousMutableHashTableOfTensors",
-      "AnonymousMutableDenseHashTable"};
+  static const auto* const kOps = new std::set<std::string>{"HashTableV2",
+                                                            "MutableHashTableV2",
+                                                            "MutableHashTableOfTensorsV2",
+                                                            "MutableDenseHashTableV2",
+                                                            "AnonymousHashTable",
+                                                            "AnonymousMutableHashTable",
+                                                            "AnonymousMutableHashTableOfTensors",
+                                                            "AnonymousMutableDenseHashTable"};
   return kOps->count(node.op()) > 0;
 }
 

@@ -89,9 +89,12 @@ LoadedTables::LoadedTables(TablePlan plan) {
   }
 }
 
-size_t LoadedTables::bytes() const {
+size_t LoadedTables::LogBytesMax() const {
   size_t bytes = 0;
-  for (const LoadedTable& table : tables_) bytes += table.plan.bytes;
+  for (const LoadedTable& table : tables_) {
+    if (!table.plan.is_written) continue;
+    bytes += memory::TableStore::LogBytesMax(table.plan.bytes, table.plan.row_bytes);
+  }
   return bytes;
 }
 
@@ -142,8 +145,8 @@ LoadedTable* LoadedTables::Take(const RestoredTensor& tensor, const std::string&
 Tensor LoadedTables::MakeTensor(const LoadedTable& table, tensorflow::DataType dtype,
                                 const tensorflow::TensorShape& shape) {
   return Tensor(dtype, shape,
-                tensorflow::core::RefCountPtr<tensorflow::TensorBuffer>(new TableBuffer(
-                    table.claim->data(), table.plan.bytes, table.claim->hold())));
+                tensorflow::core::RefCountPtr<tensorflow::TensorBuffer>(
+                    new TableBuffer(table.claim->data(), table.plan.bytes, table.claim->hold())));
 }
 
 LoadedTable* LoadedTables::TableOf(const Tensor& value) {
@@ -193,17 +196,21 @@ void LoadedTables::CountRows(const std::string& variable, int64_t row_count) {
   }
 }
 
-void LoadedTables::Commit(memory::TableStore* store, const std::string& owner) {
-  memory::VersionTables all;
+void LoadedTables::Commit() {
   for (LoadedTable& table : tables_) {
-    if (table.claim == nullptr) continue;
-    table.claim->Commit();
+    if (table.claim != nullptr) table.claim->Commit();
+  }
+}
+
+memory::VersionTables LoadedTables::sizes() const {
+  memory::VersionTables all;
+  for (const LoadedTable& table : tables_) {
     all.bytes += table.plan.bytes;
     if (!table.plan.is_written) continue;
     all.written_bytes += table.plan.bytes;
     ++all.written_count;
   }
-  store->Expect(owner, all);
+  return all;
 }
 
 base::Status LoadedTables::Seal(memory::TableStore* store) const {

@@ -45,11 +45,11 @@ class LoadedTables final : private KernelWatch {
   explicit LoadedTables(TablePlan plan);
 
   const std::vector<LoadedTable>& tables() const { return tables_; }
-  // The whole size of all tables, shared or not.
-  size_t bytes() const;
   // True if the tensor of the checkpoint is a table.
   bool Has(const std::string& tensor_name) const;
 
+  // The memory that the logs of the rows may take.
+  size_t LogBytesMax() const;
   // Returns the bytes of the tables that Claim would share with other versions.
   size_t ShareableBytes(const memory::TableStore& store, const std::string& owner) const;
   // Gets memory for all tables. Returns the bytes that need no fresh memory.
@@ -67,7 +67,9 @@ class LoadedTables final : private KernelWatch {
   KernelWatch* init_watch() { return this; }
 
   // Ends a load that has succeeded: other loads may use the tables from now on.
-  void Commit(memory::TableStore* store, const std::string& owner);
+  void Commit();
+  // The sizes of the tables, for TableStore::Expect.
+  memory::VersionTables sizes() const;
   // Makes the tables read-only.
   base::Status Seal(memory::TableStore* store) const;
   // Lets go of the tables. The tensors that are left hold theirs.

@@ -47,7 +47,14 @@ class LoadedVersion {
   }
   // Lets other loads use the tables. For the end of a load that has succeeded.
   void CommitTables(const std::string& owner) {
-    if (table_store_ != nullptr) model_->tables()->Commit(table_store_.get(), owner);
+    if (table_store_ == nullptr) return;
+    model_->tables()->Commit();
+    ExpectTables(owner, /*serving_count=*/1);
+  }
+  // Records what the next version of `owner` will need, as TableStore::Expect has it.
+  void ExpectTables(const std::string& owner, int serving_count) const {
+    if (table_store_ == nullptr) return;
+    table_store_->Expect(owner, model_->tables()->sizes(), serving_count);
   }
 
   // Returns the bytes of the arena by their state, or nullopt without an arena. Any thread may call

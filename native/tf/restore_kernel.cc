@@ -174,8 +174,8 @@ class Restore {
                       plan->entry.shape == plan->shape;
     LoadedTables* const tables = TablesScope::Current();
     if (tables != nullptr && plan->is_direct && tables->Has(wanted.name)) {
-      plan->table = tables->Take({wanted.name, wanted.shape_and_slice},
-                                 ContentsOf(plan->entry, &shards_));
+      plan->table =
+          tables->Take({wanted.name, wanted.shape_and_slice}, ContentsOf(plan->entry, &shards_));
     }
     return absl::OkStatus();
   }

@@ -14,8 +14,8 @@ inline constexpr char kRestoreKernelName[] = "MillpondRestoreV2";
 // two pieces of a tensor, which take less than a millisecond each, it checks if the load is
 // cancelled and how fast it may read. Then it reports the bytes that it has read.
 //
-// A tensor that is a table of the load (loaded_tables.h) is read into the table's own memory, or not
-// at all if its bytes are there.
+// A tensor that is a table of the load (loaded_tables.h) is read into the table's own memory, or
+// not at all if its bytes are there.
 //
 // TensorFlow's BundleReader reads the other cases, on this thread too: partitioned tensors that are
 // restored whole, strings, variants, checkpoints of the other byte order and file systems other

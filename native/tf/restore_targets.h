@@ -18,7 +18,7 @@ using RestoredTensor = std::pair<std::string, std::string>;
 // Has only pairs that the graph shows: the tensor goes to one AssignVariableOp and to nothing else,
 // except for Identity nodes between them. The variable has a name, gets one value, and no other
 // tensor. `restore_op` is the name of the saver's restore op.
-std::map<RestoredTensor, std::string> FindRestoreTargets(
-    const tensorflow::MetaGraphDef& meta_graph, const std::string& restore_op);
+std::map<RestoredTensor, std::string> FindRestoreTargets(const tensorflow::MetaGraphDef& meta_graph,
+                                                         const std::string& restore_op);
 
 }  // namespace millpond::tf

@@ -248,7 +248,7 @@ struct SavedModel::State {
   const std::shared_ptr<LoadControl> control = std::make_shared<LoadControl>();
   Writes writes;
   std::shared_ptr<ParameterMemory> parameters;  // null: parameters come from the request memory
-  std::shared_ptr<LoadedTables> tables;  // null: none is kept
+  std::shared_ptr<LoadedTables> tables;         // null: none is kept
   // Declared after `parameters`, because it may hold tensors of that memory.
   const std::unique_ptr<WriteWatch> write_watch = std::make_unique<WriteWatch>();
   // Members are destroyed in reverse order: callables before the session that they belong to.
@@ -401,8 +401,8 @@ Status SavedModel::PlanTables() {
   }
   std::string init_op;
   MILLPOND_RETURN_IF_ERROR(state_->FindInitOp(&init_op));
-  StatusOr<TablePlan> plan = tf::PlanTables(state_->meta_graph, init_op,
-                                            !state_->HasFixedVariables(), prefix);
+  StatusOr<TablePlan> plan =
+      tf::PlanTables(state_->meta_graph, init_op, !state_->HasFixedVariables(), prefix);
   if (!plan.ok()) return plan.status();
   state_->tables = std::make_shared<LoadedTables>(std::move(plan.value()));
   return {};

@@ -113,9 +113,8 @@ std::optional<std::vector<int>> HandleInputs(const NodeDef& node) {
 // The analysis of one model.
 class WriteSearch {
  public:
-  explicit WriteSearch(
-      const MetaGraphDef& meta_graph,
-      HandleSearch::LookUpTables tables = HandleSearch::LookUpTables::kAreDoubts)
+  explicit WriteSearch(const MetaGraphDef& meta_graph,
+                       HandleSearch::LookUpTables tables = HandleSearch::LookUpTables::kAreDoubts)
       : graph_(meta_graph), handles_(graph_, meta_graph, tables) {}
 
   Writes Analyze(const MetaGraphDef& meta_graph) {

@@ -46,7 +46,7 @@ Writes AnalyzeWrites(const tensorflow::MetaGraphDef& meta_graph);
 
 // The variables that the init op of a model writes to, by the names that their handles have.
 struct InitWrites {
-  bool are_known = false;  // false: it may write to any variable
+  bool are_known = false;           // false: it may write to any variable
   std::set<std::string> scattered;  // by ResourceScatterUpdate: rows are replaced
   std::set<std::string> otherwise;  // by anything else
 };

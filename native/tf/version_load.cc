@@ -74,8 +74,10 @@ StatusOr<MemoryPlan> VersionLoad::PlanMemory(size_t headroom_bytes) {
   plan.parameter_bytes = std::accumulate(bytes.value().begin(), bytes.value().end(), size_t{0});
   plan.slab_bytes = planned_bytes_ + std::min(headroom_bytes, SIZE_MAX - planned_bytes_);
   if (const auto& tables = model().tables()) {
-    plan.parameter_bytes += tables->bytes();
+    plan.parameter_bytes += tables->sizes().bytes;
     plan.shared_bytes = tables->ShareableBytes(*tables_, id_.name);
+    // The rows that are replaced are no larger than the parameters that have the new ones.
+    plan.log_bytes = std::min(tables->LogBytesMax(), planned_bytes_);
   }
   return plan;
 }

@@ -29,6 +29,7 @@ struct MemoryPlan {
   size_t parameter_bytes = 0;  // of its variables and constants
   size_t slab_bytes = 0;       // of the slab for those that are no tables
   size_t shared_bytes = 0;     // of the parameters: tables that other versions have in memory
+  size_t log_bytes = 0;        // at most, beside the parameters: table rows that are replaced
 };
 
 // The result of a load. `entry` can be published in a serving map. Free `version` once the entry is
@@ -58,14 +59,15 @@ class VersionLoad {
 
   base::Status ReadGraph() { return RunStep(&SavedModel::ReadGraph); }
   base::Status CheckInputShapes() { return RunStep(&SavedModel::CheckInputShapes); }
-  // Makes the large variables that other versions may have too lie in `tables`, and not in the slab.
+  // Makes the large variables that other versions may have too lie in `tables`, and not in the
+  // slab.
   base::Status UseTables(std::shared_ptr<memory::TableStore> tables);
   // Plans a slab for the parameters, and adds `headroom_bytes` for memory that the plan does not
   // foresee.
   base::StatusOr<MemoryPlan> PlanMemory(size_t headroom_bytes);
   // Takes a slab of the pool for the parameters, and the tables, and returns the bytes of both that
-  // are resident. If the pool has enough spare memory, these are the bytes that were planned. Blocks
-  // that do not fit the slab come from `overflow`, which outlives the version.
+  // are resident. If the pool has enough spare memory, these are the bytes that were planned.
+  // Blocks that do not fit the slab come from `overflow`, which outlives the version.
   base::StatusOr<size_t> TakeArena(const std::shared_ptr<memory::SlabPool>& pool, size_t slab_bytes,
                                    memory::MemoryResource* overflow);
   base::Status CreateSession() { return RunStep(&SavedModel::CreateSession); }
@@ -118,7 +120,7 @@ class VersionLoad {
   const base::CrashRow crash_row_;
   std::shared_ptr<LoadedVersion> loaded_;       // null after the end
   std::shared_ptr<memory::TableStore> tables_;  // null without UseTables
-  size_t planned_bytes_ = 0;               // of the slab, without headroom
+  size_t planned_bytes_ = 0;                    // of the slab, without headroom
   // Outlives `loaded_`, because any thread may use it at any time.
   const std::shared_ptr<LoadControl> control_ = loaded_->model().control();
 };

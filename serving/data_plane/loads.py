@@ -16,6 +16,9 @@ class MemoryPlan:
     shared_bytes: int
     """The bytes of the parameters that other versions have in memory already."""
 
+    log_bytes: int
+    """The most bytes that are kept, beside the parameters, of the rows that the init op replaces."""
+
     @property
     def own_bytes(self) -> int:
         """The bytes of the parameters that no other version has."""

@@ -68,7 +68,8 @@ class Arenas:
             self._check_limit(servable_id, plan.own_bytes)
             resident_bytes = load.take_arena(self._pool, plan.slab_bytes)
             fresh_bytes = max(0, plan.parameter_bytes - resident_bytes)
-            fresh_bytes += graph_bytes + self._warm_up_bytes.get(servable_id.name, 0)
+            fresh_bytes += plan.log_bytes + graph_bytes
+            fresh_bytes += self._warm_up_bytes.get(servable_id.name, 0)
             self._check_available(servable_id, plan, fresh_bytes)
             self._promised_bytes[servable_id] = fresh_bytes
             self._held_bytes[servable_id] = plan.own_bytes

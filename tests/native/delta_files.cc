@@ -117,14 +117,17 @@ SavedModelFiles DeltaFiles::Graph() const {
   if (writer_ == Writer::kAlsoAssigned) {
     files.AddNode("t0/doubled", "AddV2", {"t0/read", "t0/read"}, SetFloat);
     files.AddNode("t0/assign_again", "AssignVariableOp", {"t0", "t0/doubled", "^t0/apply"},
-                  [](NodeDef* node) { SetTypes(node, {{"dtype", DT_FLOAT}}); });
+                  [](NodeDef* node) {
+                    SetTypes(node, {{"dtype", DT_FLOAT}});
+                  });
     applied.emplace_back("^t0/assign_again");
   }
   std::vector<SavedModelFiles::Named> whole = {{"t0", "t0/whole:0", DT_FLOAT},
                                                {"t1", "t1/whole:0", DT_FLOAT}};
   if (writer_ == Writer::kByRequests) {
-    files.AddNode("t0/add", "AssignAddVariableOp", {"t0", "t0/read"},
-                  [](NodeDef* node) { SetTypes(node, {{"dtype", DT_FLOAT}}); });
+    files.AddNode("t0/add", "AssignAddVariableOp", {"t0", "t0/read"}, [](NodeDef* node) {
+      SetTypes(node, {{"dtype", DT_FLOAT}});
+    });
     files.AddNode("t0/added", "Identity", {"t0/whole", "^t0/add"}, SetFloat);
     files.AddSignature("add", {}, {{"t0", "t0/added:0", DT_FLOAT}});
   }

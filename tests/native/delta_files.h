@@ -15,9 +15,9 @@ struct ChangedRows {
   float value = 0;  // of each new element; the row's place in the list is added
 };
 
-// Writes versions whose tables are the same file, as millpond.delta does (docs/delta.md): two tables
-// of kRowCount x kWidth floats in a shard of their own, and in another shard the dense variable,
-// the ids and the rows, which the init op scatters into the tables.
+// Writes versions whose tables are the same file, as millpond.delta does (docs/delta.md): two
+// tables of kRowCount x kWidth floats in a shard of their own, and in another shard the dense
+// variable, the ids and the rows, which the init op scatters into the tables.
 //
 // Signatures: serving_default (ids -> y: the rows of both tables, and the dense variable), and
 // "tables" (-> t0, t1: all of both).

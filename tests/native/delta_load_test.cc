@@ -46,8 +46,8 @@ std::vector<Tensor> Answer(const servable::Servable& servable, const std::string
   fed.storage().tensors = std::move(inputs);
   tensor::TensorList fetched;
   const tensor::Signature& signature = servable.signatures().at(signature_name);
-  const Status ran = servable.Run(signature, tensor::OutputSet::All(signature.outputs.size()), {},
-                                  fed, &fetched);
+  const Status ran =
+      servable.Run(signature, tensor::OutputSet::All(signature.outputs.size()), {}, fed, &fetched);
   EXPECT_TRUE(ran.ok()) << ran.message();
   return fetched.storage().tensors;
 }
@@ -166,8 +166,7 @@ class DeltaLoadTest : public ::testing::Test {
   const testing::TemporaryDirectory directory_;
   const std::shared_ptr<memory::SlabPool> pool_ =
       std::make_shared<memory::SlabPool>(memory::SlabPoolOptions());
-  const std::shared_ptr<memory::TableStore> store_ =
-      std::make_shared<memory::TableStore>(pool_, 1);
+  const std::shared_ptr<memory::TableStore> store_ = std::make_shared<memory::TableStore>(pool_, 1);
   std::optional<DeltaFiles> files_;
   int64_t version_ = 0;
 };

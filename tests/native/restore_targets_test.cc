@@ -99,8 +99,12 @@ TEST(FindRestoreTargets, LeavesOutATensorWithTwoUses) {
 
 TEST(FindRestoreTargets, LeavesOutATensorThatIsComputedWith) {
   SavedModelFiles files = FunctionModel();
-  files.meta_graph().mutable_graph_def()->mutable_library()->mutable_function(0)->mutable_node_def(
-      3)->set_op("Neg");
+  files.meta_graph()
+      .mutable_graph_def()
+      ->mutable_library()
+      ->mutable_function(0)
+      ->mutable_node_def(3)
+      ->set_op("Neg");
   EXPECT_EQ(TargetsOf(files), Targets());
 }
 

@@ -125,8 +125,7 @@ void SavedModelFiles::AddVariable(const std::string& name, const Tensor& value, 
   AddNode(
       own + "/restore", "RestoreV2", {"save/filename", own + "/names", "save/slices"},
       [&](NodeDef* node) { (*node->mutable_attr())["dtypes"].mutable_list()->add_type(dtype); });
-  AddNode(own + "/assign", "AssignVariableOp", {name, own + "/restore"},
-          Types({{"dtype", dtype}}));
+  AddNode(own + "/assign", "AssignVariableOp", {name, own + "/restore"}, Types({{"dtype", dtype}}));
   std::vector<std::string> all = {"^" + own + "/assign"};
   if (!before.empty()) all.push_back(before);
   AddNode(own + "/all", "NoOp", all);

@@ -42,15 +42,31 @@ TEST(ChooseTable, FollowsTheTable) {
       {"written, and read by others", Written("a"), {Table("a", 1)}, U::kFresh, R::kHeld, 0},
       {"retired", Written("a"), {Table("a", 1, 3), Table("a", 0, 2)}, U::kUndo, R::kNone, 1},
       {"fewest rows", Written("a"), {Table("a", 0, 3), Table("a", 0, 2)}, U::kUndo, R::kNone, 1},
-      {"kept for a rollback", Written("a"), {Table("a", 1, 3), Table("a", 1, 2)}, U::kFresh,
-       R::kHeld, 0},
-      {"a load failed", Written("a"), {Table("a", 1), Table("", 0)}, U::kOverwrite,
-       R::kUnfinished, 1},
+      {"kept for a rollback",
+       Written("a"),
+       {Table("a", 1, 3), Table("a", 1, 2)},
+       U::kFresh,
+       R::kHeld,
+       0},
+      {"a load failed",
+       Written("a"),
+       {Table("a", 1), Table("", 0)},
+       U::kOverwrite,
+       R::kUnfinished,
+       1},
       {"another file", Written("b"), {Table("a", 0)}, U::kOverwrite, R::kOtherFile, 0},
-      {"unknown before known", Written("b"), {Table("a", 0), Table("", 0)}, U::kOverwrite,
-       R::kUnfinished, 1},
-      {"the oldest", Written("c"), {Table("a", 0, 0, 9), Table("b", 0, 0, 8)}, U::kOverwrite,
-       R::kOtherFile, 1},
+      {"unknown before known",
+       Written("b"),
+       {Table("a", 0), Table("", 0)},
+       U::kOverwrite,
+       R::kUnfinished,
+       1},
+      {"the oldest",
+       Written("c"),
+       {Table("a", 0, 0, 9), Table("b", 0, 0, 8)},
+       U::kOverwrite,
+       R::kOtherFile,
+       1},
       {"being loaded", Read("a"), {Table("", 1)}, U::kFresh, R::kFirst, 0},
   };
   for (const Row& row : rows) {
@@ -78,7 +94,7 @@ class RandomTables {
   int Below(int end) { return static_cast<int>(rng_() % static_cast<uint32_t>(end)); }
   std::string Contents() { return std::vector<std::string>{"", "a", "b"}[Below(3)]; }
   TableState Table() {
-    return {Below(4) > 0 ? "m" : "n", Contents(), kBytes + Below(2), Below(3) * 2, Below(2),
+    return {Below(4) > 0 ? "m" : "n",       Contents(), kBytes + Below(2), Below(3) * 2, Below(2),
             static_cast<uint64_t>(Below(5))};
   }
   std::vector<TableState> Tables() {

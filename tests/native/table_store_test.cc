@@ -94,9 +94,8 @@ class Load {
 void ExpectIntact(const Version& version) {
   for (size_t row = 0; row < kRowCount; ++row) {
     const std::byte* const begin = version.data + row * kRowBytes;
-    const bool is_right = std::all_of(begin, begin + kRowBytes, [&](std::byte value) {
-      return value == version.expected[row];
-    });
+    const bool is_right = std::all_of(
+        begin, begin + kRowBytes, [&](std::byte value) { return value == version.expected[row]; });
     ASSERT_TRUE(is_right) << "row " << row;
   }
 }

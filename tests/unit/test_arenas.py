@@ -51,6 +51,13 @@ def test_arenas_limit_counts_shared_tables_once() -> None:
         memory.take(ServableId("m", 9), load_of(2 * MB))
 
 
+def test_arenas_need_memory_for_the_rows_that_are_replaced() -> None:
+    load = load_of(500 * MB)
+    load.log_bytes = 101 * MB
+    with pytest.raises(ResourceExhausted, match=r"601\.0 MB with"):
+        arenas(FakeSlabPool(), available=600 * MB).take(ID, load)
+
+
 def test_arenas_too_large_version_is_refused() -> None:
     with pytest.raises(
         ResourceExhausted, match=r"500.0 MB of memory, 400.0 MB with .* 300.0 MB are"

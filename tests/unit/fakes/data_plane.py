@@ -237,6 +237,7 @@ class FakeSavedModelLoad:
         self.restored_bytes = 0
         self.kept_bytes = 0
         self.shared_bytes = 0
+        self.log_bytes = 0
         self.table_pools: list[FakeSlabPool] = []
         self.bytes_per_second: list[int] = []
         self.restore_targets: list[float] = []
@@ -264,7 +265,8 @@ class FakeSavedModelLoad:
     def plan_memory(self, headroom_bytes: int) -> MemoryPlan:
         self.headroom_bytes = headroom_bytes
         parameter_bytes = self._plane.parameter_bytes
-        return MemoryPlan(parameter_bytes, parameter_bytes + headroom_bytes, self.shared_bytes)
+        slab_bytes = parameter_bytes + headroom_bytes
+        return MemoryPlan(parameter_bytes, slab_bytes, self.shared_bytes, self.log_bytes)
 
     def take_arena(self, pool: FakeSlabPool, slab_bytes: int) -> int:
         self._plane.take_step("take_arena")
