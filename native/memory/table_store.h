@@ -82,7 +82,7 @@ struct StoredTable {
   TableState state;
   std::unique_ptr<Slab> slab;
   size_t row_bytes = 0;
-  // Of the log: the entries that it may have, and those that it has. Each is an id and the old row.
+  // The entries that the log may have, and those that it has. Each is an id and the old row.
   size_t log_capacity = 0;
   size_t log_count = 0;
 };

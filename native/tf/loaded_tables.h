@@ -15,7 +15,7 @@
 
 namespace millpond::tf {
 
-// What a load did with one table.
+// The use that a load made of one table.
 struct TableReport {
   std::string variable;
   size_t bytes = 0;

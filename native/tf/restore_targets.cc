@@ -154,7 +154,7 @@ class RestoreSearch {
   const GraphWalk graph_;
   HandleSearch handles_;
   std::map<Output, std::vector<Consumer>> consumers_;
-  // Of each tensor that is read: the key of the variable, each time that it is read.
+  // The key of the variable of each tensor, each time that the tensor is read.
   std::map<RestoredTensor, std::vector<std::optional<std::string>>> found_;
   std::map<std::string, int> assigned_counts_;
   bool are_in_doubt_ = false;

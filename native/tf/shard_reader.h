@@ -14,7 +14,7 @@ namespace millpond::tf {
 
 // A data file, as the file system has it.
 struct ShardFile {
-  // Of device, inode, size and modification time: two files with one identity have the same bytes,
+  // Device, inode, size and modification time. Two files with one identity have the same bytes,
   // unless somebody has written to the file and set its time back.
   std::string identity;
   int64_t link_count = 0;  // the names of the file

@@ -96,7 +96,7 @@ class VersionLoad {
   base::StatusOr<std::vector<std::string>> VariablesWithoutValue() const;
   base::StatusOr<std::vector<std::string>> TablesWithoutValue() const;
   base::StatusOr<bool> MayWriteVariables() const;
-  // What became of each table; none without UseTables. After RunInit.
+  // Reports the use of each table; none without UseTables. After RunInit.
   base::StatusOr<std::vector<TableReport>> Tables() const;
 
   // Makes a running Restore or RunInit end with CANCELLED, and each later one too.

@@ -61,7 +61,7 @@ class TableStatistics:
 
 @dataclass(frozen=True)
 class TableReport:
-    """What a load did with one large variable that other versions may have too."""
+    """The use that a load made of one large variable that other versions may have too."""
 
     variable: str
     table_bytes: int

@@ -27,7 +27,7 @@ class DeltaFiles {
   static constexpr int64_t kWidth = 64;  // so that a table has a little more than 1 MiB
   static constexpr int kTableCount = 2;
 
-  // What a model does to its tables beside the scatter.
+  // The writes of a model to its tables beside the scatter.
   enum class Writer {
     kScatterOnly,
     kNone,          // no scatter either

@@ -51,7 +51,7 @@ def test_arenas_limit_counts_shared_tables_once() -> None:
         memory.take(ServableId("m", 9), load_of(2 * MB))
 
 
-def test_arenas_need_memory_for_the_rows_that_are_replaced() -> None:
+def test_arenas_need_memory_for_replaced_rows() -> None:
     load = load_of(500 * MB)
     load.log_bytes = 101 * MB
     with pytest.raises(ResourceExhausted, match=r"601\.0 MB with"):
