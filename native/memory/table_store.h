@@ -17,7 +17,7 @@
 // Theory of operation.
 //
 // The problem. A version may be a delta: the large tables of its checkpoint are the same file as
-// those of the version before, and its init op writes over some rows (docs/delta.md). Reading the
+// those of the version before, and its init op writes over some rows (docs/memory.md). Reading the
 // tables again costs seconds, and the bytes are in memory already. So tables live longer than a
 // version: each has a slab of its own, beside the version's arena.
 //

@@ -287,6 +287,21 @@ SWAP_REQUESTS = MetricFamily(
     help="Number of requests behind serving_swap_latency_seconds. Below 1,000 requests a p999 is "
     "the slowest one. No series for a swap without any request.",
 )
+SWAP_READ = MetricFamily(
+    name="serving_swap_read_bytes",
+    kind="gauge",
+    unit="bytes",
+    labels=("model", "source"),
+    help="Bytes of the variables of the model's last swap, by source: disk, or memory that an earlier "
+    "version left. Only of models with tables that outlive a version.",
+)
+SWAP_IN_FULL = MetricFamily(
+    name="serving_swap_delta_restored_in_full",
+    kind="gauge",
+    labels=("model",),
+    help="1 if the version of the model's last swap is a delta that was read like a whole version; the "
+    "log and the swap say why. Only of models with tables that outlive a version.",
+)
 MODEL_READY = MetricFamily(
     name="serving_model_ready",
     kind="gauge",
@@ -377,6 +392,25 @@ SLAB_SURPLUS_BYTES = _slab_bytes(
 )
 SLAB_QUARANTINED_BYTES = _slab_bytes(
     "quarantined", "Address space of slabs that are never used again."
+)
+
+TABLE_HELD_BYTES = MetricFamily(
+    name="serving_table_held_bytes",
+    kind="gauge",
+    unit="bytes",
+    help="Tables that versions hold, each once, however many versions share it.",
+)
+TABLE_STANDBY_BYTES = MetricFamily(
+    name="serving_table_standby_bytes",
+    kind="gauge",
+    unit="bytes",
+    help="Tables that no version holds, kept for the next version of their model.",
+)
+TABLES_DIRTY = MetricFamily(
+    name="serving_tables_dirty",
+    kind="gauge",
+    help="Tables on standby that the next version restores in full, because a load has failed while it "
+    "wrote to them.",
 )
 
 REQUEST_MEMORY_IN_USE = MetricFamily(
@@ -542,12 +576,14 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(BATCHING_ON, BATCH_ROWS_LIMIT, BATCH_ROWS, BATCH_REQUESTS, BATCH_WAIT, BATCH_RUN),
     *(BATCH_PADDING_ROWS, BATCH_FAILED, BATCH_SPLIT_REQUESTS),
     *(SERVABLE_STATE, SERVABLE_HEALTH, FAILED_LOADS, LOAD_STAGE, UNLOAD_STAGE, GATE_PASSED),
-    *(SWAPS, SWAP_SECONDS, SWAP_LATENCY, SWAP_REQUESTS, MODEL_READY, SOURCE_STUCK),
+    *(SWAPS, SWAP_SECONDS, SWAP_LATENCY, SWAP_REQUESTS, SWAP_READ, SWAP_IN_FULL),
+    *(MODEL_READY, SOURCE_STUCK),
     *(VERSION_BLOCKED, ROUTING_SHARE, RESERVOIR_REQUESTS, RESERVOIR_BYTES),
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),
     *(ARENA_SLAB, ARENA_RESIDENT),
     *(SLABS_IN_USE, SLABS_SPARE, SLABS_QUARANTINED, SLAB_IN_USE_BYTES, SLAB_SPARE_BYTES),
     *(SLAB_SPARE_RESIDENT_BYTES, SLAB_SURPLUS_BYTES, SLAB_QUARANTINED_BYTES),
+    *(TABLE_HELD_BYTES, TABLE_STANDBY_BYTES, TABLES_DIRTY),
     *(REQUEST_MEMORY_IN_USE, REQUEST_MEMORY_PEAK, REQUEST_MEMORY_ALLOCATIONS),
     *(MEMORY_AVAILABLE, MODEL_MEMORY_LIMIT),
     *(PAGE_FAULTS, SUPERVISOR_RESTARTS, CONFIG_CHANGES, CONFIG_REFUSED, SPANS_DROPPED),

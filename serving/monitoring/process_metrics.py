@@ -5,7 +5,7 @@ from resource import struct_rusage
 
 from prometheus_client import ProcessCollector
 
-from serving.data_plane.loads import SlabPoolStatistics
+from serving.data_plane.loads import SlabPoolStatistics, TableStatistics
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.monitoring import metric_families as families
 from serving.monitoring.metric_families import MetricFamily
@@ -24,6 +24,12 @@ _SLAB_FAMILIES = (
 )
 
 
+_TABLE_FAMILIES = (
+    families.TABLE_HELD_BYTES,
+    families.TABLE_STANDBY_BYTES,
+    families.TABLES_DIRTY,
+)
+
 # It reads /proc only when it collects.
 _STANDARD = ProcessCollector(registry=None)
 
@@ -33,6 +39,8 @@ def process_metrics(parts: MonitoredParts) -> Iterator[Samples]:
     pool = parts.slab_pool
     slabs = [] if pool is None else [((), _slab_figures(pool.statistics()))]
     yield from family_metrics(_SLAB_FAMILIES, slabs)
+    tables = [] if pool is None else [((), _table_figures(pool.table_statistics()))]
+    yield from family_metrics(_TABLE_FAMILIES, tables)
     memory = parts.plane.request_memory_statistics()
     yield _single(families.REQUEST_MEMORY_IN_USE, memory.in_use_bytes)
     yield _single(families.REQUEST_MEMORY_PEAK, memory.in_use_bytes_peak)
@@ -76,6 +84,14 @@ def _slab_figures(pool: SlabPoolStatistics) -> Mapping[MetricFamily, int]:
         families.SLAB_SPARE_RESIDENT_BYTES: pool.spare_resident_bytes,
         families.SLAB_SURPLUS_BYTES: pool.surplus_resident_bytes,
         families.SLAB_QUARANTINED_BYTES: pool.quarantined_bytes,
+    }
+
+
+def _table_figures(tables: TableStatistics) -> Mapping[MetricFamily, int]:
+    return {
+        families.TABLE_HELD_BYTES: tables.held_bytes,
+        families.TABLE_STANDBY_BYTES: tables.standby_bytes,
+        families.TABLES_DIRTY: tables.dirty_count,
     }
 
 

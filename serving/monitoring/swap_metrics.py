@@ -16,6 +16,7 @@ def swap_metrics(newest_first: Sequence[SwapRecord]) -> Iterator[Samples]:
     # A swap that waits for its load has had no effect, so the swap before it is shown until then.
     begun = _last([record for record in swaps if record.load_started_at_ns is not None])
     yield from _latencies(begun)
+    yield from _reads(begun)
 
 
 def _last(newest_first: Sequence[SwapRecord]) -> Mapping[str, SwapRecord]:
@@ -49,6 +50,18 @@ def _latencies(swaps: Mapping[str, SwapRecord]) -> Iterator[Samples]:
             latencies.add_quantiles((model, part), _quantiles(latency), request_count=count)
     yield latencies
     yield requests
+
+
+def _reads(swaps: Mapping[str, SwapRecord]) -> Iterator[Metric]:
+    """Yields the bytes that each swap read and found in memory. A model without tables has no series."""
+    reads, in_full = Samples(families.SWAP_READ), Samples(families.SWAP_IN_FULL)
+    for model, swap in swaps.items():
+        if "kept_bytes" in swap.figures:
+            reads.add((model, "disk"), swap.figures["restored_bytes"])
+            reads.add((model, "memory"), swap.figures["kept_bytes"])
+            in_full.add((model,), int("delta_restored_in_full" in swap.notes))
+    yield reads.metric
+    yield in_full.metric
 
 
 def _quantiles(latency: SpanLatency) -> Mapping[str, float]:

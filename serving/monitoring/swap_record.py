@@ -92,7 +92,8 @@ class SwapRecord:
     version's directory was first seen, or when the change was requested. `previous_version` is the
     version that answered before the swap. It is None if no version answered, or if the swap only
     unloads.
-    The names of `figures` have their unit: `parameter_bytes`, `slab_bytes`, `prefaulted_bytes`,
+    The names of `figures` have their unit: `parameter_bytes`, `slab_bytes`, `prefaulted_bytes`, for a
+    version with tables `restored_bytes` (read), `kept_bytes` (in memory already) and `changed_row_count`,
     `load_cpu_seconds`, `load_page_fault_count`, the same of `unload`, and `page_fault_count` of the
     whole process during the swap.
     """
@@ -211,6 +212,8 @@ def problem_of(record: SwapRecord) -> str:
 
 # --- As JSON ------------------------------------------------------------------------------------------
 
+_NAMED_FIGURES = ("parameter_bytes", "slab_bytes", "restored_bytes", "kept_bytes")
+
 
 def record_document(record: SwapRecord) -> dict[str, Any]:
     """The record for `GET /v1/swaps`. All instants are Unix time in seconds."""
@@ -236,7 +239,8 @@ def record_document(record: SwapRecord) -> dict[str, Any]:
             }
             for stage in record.stages
         ],
-        **{name: record.figures.get(name) for name in ("parameter_bytes", "slab_bytes")},
+        **{name: record.figures.get(name) for name in _NAMED_FIGURES},
+        "delta_restored_in_full": record.notes.get("delta_restored_in_full", ""),
         "page_fault_count": record.figures.get("page_fault_count"),
         "cpu_seconds": sum(
             value for name, value in record.figures.items() if name.endswith("_cpu_seconds")

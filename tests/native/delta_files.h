@@ -15,7 +15,7 @@ struct ChangedRows {
   float value = 0;  // of each new element; the row's place in the list is added
 };
 
-// Writes versions whose tables are the same file, as millpond.delta does (docs/delta.md): two
+// Writes versions whose tables are the same file, as millpond.delta does: two
 // tables of kRowCount x kWidth floats in a shard of their own, and in another shard the dense
 // variable, the ids and the rows, which the init op scatters into the tables.
 //

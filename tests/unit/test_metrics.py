@@ -693,6 +693,9 @@ def test_process_shows_slabs_memory_config_and_build():
         "serving_slab_quarantined": 3,
         "serving_slab_quarantined_bytes": 3_003,
     }
+    assert value(series, "serving_table_held_bytes") == 4_004
+    assert value(series, "serving_table_standby_bytes") == 5_005
+    assert value(series, "serving_tables_dirty") == 1
     assert value(series, "serving_request_memory_in_use_bytes") == 5_000
     assert value(series, "serving_request_memory_peak_bytes") == 6_000
     assert value(series, "serving_request_memory_allocations_total") == 7_000
@@ -748,7 +751,7 @@ def busy_parts() -> MonitoredParts:
         arenas={ServableId("m", 1): ARENA_STATISTICS},
         batching={ServableId("m", 1): busy_batching()},
         reservoirs=kept_requests(),
-        swaps=[swap_of("m")],
+        swaps=[swap_of("m", figures={"restored_bytes": 1, "kept_bytes": 2})],
         configured=["m"],
         blocked={"m": {6: BlockedVersion(by=BlockedBy.CRASH)}},
         model_memory_limit_bytes=9_000,

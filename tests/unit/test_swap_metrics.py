@@ -82,3 +82,17 @@ def test_expired_version_keeps_swap_visible():
     newest_first = [unload, swap_of("m")]
     assert samples_of(newest_first, "serving_swap_seconds") == {("m",): 2.0}
     assert samples_of(newest_first, "serving_swap_requests")["m", "during"] == 1_000
+
+
+def test_swap_of_a_delta_shows_read_and_kept_bytes():
+    figures = {"restored_bytes": 112, "kept_bytes": 10_400}
+    reason = {"delta_restored_in_full": "t: held"}
+    newest_first = [
+        swap_of("kept", figures=figures),
+        swap_of("full", figures=figures, notes=reason),
+    ]
+    reads = samples_of(newest_first, "serving_swap_read_bytes")
+    assert (reads["kept", "disk"], reads["kept", "memory"]) == (112, 10_400)
+    in_full = samples_of(newest_first, "serving_swap_delta_restored_in_full")
+    assert in_full == {("kept",): 0, ("full",): 1}
+    assert samples_of([swap_of("plain")], "serving_swap_read_bytes") == {}

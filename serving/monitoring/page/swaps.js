@@ -110,13 +110,17 @@ function makeLongest(stages, describe) {
 
 function makeNotes(swap) {
   const notes = [];
+  if (swap.kept_bytes) {
+    notes.push(`read ${format.bytes(swap.restored_bytes)} of ${format.bytes(swap.restored_bytes + swap.kept_bytes)}`);
+  }
   if (swap.parameter_bytes) notes.push(`${format.bytes(swap.parameter_bytes)} parameters`);
   if (swap.page_fault_count !== null && swap.page_fault_count !== undefined) {
     notes.push(`${format.count(swap.page_fault_count)} page faults`);
   }
   if (swap.cpu_seconds) notes.push(`${format.duration(swap.cpu_seconds)} CPU time`);
   const elements = [make("div", "notes", notes.map((note) => `${note} · `).join(""), makeTraceLink(swap))];
-  const reasons = [swap.reason, swap.problem].filter(Boolean);
+  const inFull = swap.delta_restored_in_full && `delta restored in full: ${swap.delta_restored_in_full}`;
+  const reasons = [swap.reason, swap.problem, inFull].filter(Boolean);
   return [...elements, ...reasons.map((reason) => make("p", "reason", reason))];
 }
 
