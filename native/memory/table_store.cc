@@ -1,6 +1,7 @@
 #include "native/memory/table_store.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace millpond::memory {
@@ -158,6 +159,7 @@ base::StatusOr<StoredTable*> TableStore::MakeTable(const TableWish& wish, size_t
 }
 
 void TableStore::Release(StoredTable* table) {
+  const std::string owner = table->state.owner;
   Slabs surplus;
   {
     const std::lock_guard lock(mutex_);
@@ -165,10 +167,12 @@ void TableStore::Release(StoredTable* table) {
     table->state.released_at = ++release_count_;
     surplus = RemoveSurplus();
   }
+  if (surplus.empty()) return;
   GiveBack(std::move(surplus));
+  TellNeed(owner);
 }
 
-void TableStore::Expect(const std::string& owner, const VersionTables& tables, int serving_count) {
+void TableStore::Expect(const std::string& owner, const VersionTables& tables) {
   Slabs surplus;
   {
     const std::lock_guard lock(mutex_);
@@ -176,10 +180,31 @@ void TableStore::Expect(const std::string& owner, const VersionTables& tables, i
     surplus = RemoveSurplus();
   }
   GiveBack(std::move(surplus));
-  if (tables.written_count == 0) return pool_->Forget(WrittenOwner(owner));
-  pool_->Expect(WrittenOwner(owner),
-                {tables.written_bytes, tables.written_bytes, tables.written_bytes},
-                tables.written_count * serving_count);
+  TellNeed(owner);
+}
+
+// Tells the pool if memory for the written tables of the owner's next version is missing.
+void TableStore::TellNeed(const std::string& owner) {
+  size_t missing_bytes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto version = versions_.find(owner);
+    if (version != versions_.end() && LacksCopy(owner, version->second)) {
+      missing_bytes = version->second.written_bytes;
+    }
+  }
+  if (missing_bytes == 0) return pool_->Forget(WrittenOwner(owner));
+  // No slab is owed: the slabs that are in use are those of versions that serve.
+  pool_->Expect(WrittenOwner(owner), {missing_bytes, missing_bytes, missing_bytes},
+                std::numeric_limits<int>::max());
+}
+
+bool TableStore::LacksCopy(const std::string& owner, const VersionTables& version) const {
+  size_t bytes = 0;
+  for (const auto& table : tables_) {
+    if (table->state.owner == owner) bytes += table->state.bytes;
+  }
+  return bytes < version.bytes + version.written_bytes * static_cast<size_t>(version.serving_count);
 }
 
 void TableStore::Forget(const std::string& owner) {
@@ -190,7 +215,7 @@ void TableStore::Forget(const std::string& owner) {
     surplus = RemoveSurplus();
   }
   GiveBack(std::move(surplus));
-  pool_->Forget(WrittenOwner(owner));
+  TellNeed(owner);
 }
 
 base::Status TableStore::Seal(const std::vector<const TableClaim*>& claims) {

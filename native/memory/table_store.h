@@ -53,7 +53,8 @@
 // Memory. A table is charged to its owner, a model. Tables without a holder have at most kept_count
 // times the bytes of the largest version's tables. What is more goes back to the pool, and so does
 // all of an owner that is forgotten, once nobody holds it. The pool is told to keep memory for the
-// written tables of the next version, until a second copy of them exists (Expect). The log lies
+// written tables of the next version only until there is a copy of them besides those of the
+// versions that the owner serves at rest. The log lies
 // behind the table in its slab, for a quarter of the rows. It has memory as far as it is used.
 //
 // A leak. A tensor that is held beyond its version's end keeps its table live for ever, so its
@@ -66,7 +67,7 @@ class TableStore;
 struct VersionTables {
   size_t bytes = 0;
   size_t written_bytes = 0;  // of the tables that its init op writes to
-  int written_count = 0;
+  int serving_count = 1;     // versions that the owner serves at rest
 };
 
 struct TableStatistics {
@@ -177,9 +178,8 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   // Returns true if Claim would share a table at this moment.
   bool WouldShare(const TableWish& wish) const;
 
-  // Records the tables of the owner's version that was loaded last. `serving_count` is the number
-  // of versions that the owner serves at rest.
-  void Expect(const std::string& owner, const VersionTables& tables, int serving_count = 1);
+  // Records the tables of the owner's version that was loaded last.
+  void Expect(const std::string& owner, const VersionTables& tables);
   // Forgets an owner that is gone.
   void Forget(const std::string& owner);
 
@@ -196,10 +196,12 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   StoredTable* ClaimStored(const TableWish& wish, TableChoice* choice, Slabs* unusable);
   base::StatusOr<StoredTable*> MakeTable(const TableWish& wish, size_t row_bytes);
   void Release(StoredTable* table);
+  void TellNeed(const std::string& owner);
   // Need the mutex.
   std::vector<TableState> States() const;
   std::unique_ptr<Slab> Remove(size_t index);
   Slabs RemoveSurplus();
+  bool LacksCopy(const std::string& owner, const VersionTables& version) const;
   void GiveBack(Slabs slabs);
 
   const std::shared_ptr<SlabPool> pool_;

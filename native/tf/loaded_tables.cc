@@ -208,7 +208,6 @@ memory::VersionTables LoadedTables::sizes() const {
     all.bytes += table.plan.bytes;
     if (!table.plan.is_written) continue;
     all.written_bytes += table.plan.bytes;
-    ++all.written_count;
   }
   return all;
 }

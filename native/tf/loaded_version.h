@@ -54,7 +54,9 @@ class LoadedVersion {
   // Records what the next version of `owner` will need, as TableStore::Expect has it.
   void ExpectTables(const std::string& owner, int serving_count) const {
     if (table_store_ == nullptr) return;
-    table_store_->Expect(owner, model_->tables()->sizes(), serving_count);
+    memory::VersionTables tables = model_->tables()->sizes();
+    tables.serving_count = serving_count;
+    table_store_->Expect(owner, tables);
   }
 
   // Returns the bytes of the arena by their state, or nullopt without an arena. Any thread may call
