@@ -163,28 +163,35 @@ LoadedTable* LoadedTables::TableOf(const Tensor& value) {
 bool LoadedTables::IsDone(const tensorflow::OpKernel& kernel, bool /*may_write*/,
                           OpKernelContext* context) {
   if (!MayWrite(kernel.def())) return false;
-  if (kernel.type_string() == kScatterOp) {
+  const bool scatters = kernel.type_string() == kScatterOp;
+  if (scatters) {
     CountRows(tensorflow::HandleFromInput(context, 0).name(), context->input(1).NumElements());
   }
   for (int i = 0; i < context->num_inputs(); ++i) {
     if (context->input_dtype(i) != tensorflow::DT_RESOURCE || !context->has_input(i)) continue;
     tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    if (!tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, i), &variable)
-             .ok()) {
-      continue;
-    }
-    LoadedTable* const table = TableOf(*variable->tensor());
-    if (table == nullptr) continue;
-    if (!table->claim->is_writable()) {
-      const absl::Status detached = Detach(context, variable.get());
-      if (!detached.ok()) context->SetStatus(detached);
-    } else if (kernel.type_string() == kScatterOp && i == 0) {
-      LogRows(context->input(1), table->claim.get());
-    } else {
-      table->claim->LoseContents();
-    }
+    const auto found =
+        tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, i), &variable);
+    if (!found.ok()) continue;
+    const Tensor* const ids = scatters && i == 0 ? &context->input(1) : nullptr;
+    const absl::Status prepared = PrepareWrite(context, variable.get(), ids);
+    if (!prepared.ok()) context->SetStatus(prepared);
   }
   return false;
+}
+
+// Prepares a write to a variable: to the rows `ids`, or to anything if it is null.
+absl::Status LoadedTables::PrepareWrite(OpKernelContext* context, tensorflow::Var* variable,
+                                        const Tensor* ids) {
+  LoadedTable* const table = TableOf(*variable->tensor());
+  if (table == nullptr) return absl::OkStatus();
+  if (!table->claim->is_writable()) return Detach(context, variable);
+  if (ids == nullptr) {
+    table->claim->LoseContents();
+  } else {
+    LogRows(*ids, table->claim.get());
+  }
+  return absl::OkStatus();
 }
 
 void LoadedTables::CountRows(const std::string& variable, int64_t row_count) {

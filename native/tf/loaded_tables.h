@@ -13,6 +13,10 @@
 #include "native/tf/table_plan.h"
 #include "tensorflow/core/framework/tensor.h"
 
+namespace tensorflow {
+class Var;
+}  // namespace tensorflow
+
 namespace millpond::tf {
 
 // The use that a load made of one table.
@@ -85,6 +89,8 @@ class LoadedTables final : private KernelWatch {
   static memory::TableWish WishFor(const LoadedTable& table, const std::string& owner);
   LoadedTable* TableOf(const tensorflow::Tensor& value);
 
+  absl::Status PrepareWrite(tensorflow::OpKernelContext* context, tensorflow::Var* variable,
+                            const tensorflow::Tensor* ids);
   void CountRows(const std::string& variable, int64_t row_count);
 
   std::vector<LoadedTable> tables_;

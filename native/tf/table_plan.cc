@@ -1,5 +1,6 @@
 #include "native/tf/table_plan.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -21,14 +22,58 @@ bool IsLarge(const CheckpointEntry& entry) {
 
 bool IsLocal(const std::string& prefix) { return prefix.find("://") == std::string::npos; }
 
-// Returns the reason why a variable must be read whole; "" if there is none.
-std::string ReasonAgainst(const std::string& variable, const InitWrites& writes,
-                          bool requests_may_write) {
-  if (requests_may_write) return "requests may write to variables of the model";
-  if (!writes.are_known) return "the graph does not show what the init op writes to";
-  if (writes.otherwise.count(variable) == 0) return "";
-  return "the init op writes to the variable by another op than ResourceScatterUpdate";
-}
+// Makes the plan of one model.
+class TablePlanner {
+ public:
+  TablePlanner(const tensorflow::MetaGraphDef& meta_graph, const std::string& init_op,
+               bool requests_may_write, ShardReader* shards)
+      : targets_(FindRestoreTargets(meta_graph, meta_graph.saver_def().restore_op_name())),
+        writes_(AnalyzeInitWrites(meta_graph, init_op)),
+        requests_may_write_(requests_may_write),
+        shards_(shards) {}
+
+  void Add(const CheckpointEntry& entry) {
+    RestoredTensor tensor(entry.name, "");
+    const auto target = targets_.find(tensor);
+    if (target == targets_.end()) return;
+    const std::string& variable = target->second;
+    const bool is_written = writes_.scattered.count(variable) > 0;
+    if (!is_written && !IsLinked(entry)) return;
+    const auto bytes = static_cast<size_t>(entry.size_bytes);
+    std::string reason = ReasonAgainst(variable);
+    if (!reason.empty()) {
+      plan_.unkept.push_back({variable, bytes, std::move(reason)});
+      return;
+    }
+    std::string contents = ContentsOf(entry, shards_);
+    // The restore returns the error of a file that cannot be read.
+    if (contents.empty()) return;
+    plan_.tables.push_back({std::move(tensor), variable, std::move(contents), bytes,
+                            bytes / static_cast<size_t>(entry.shape.dim_size(0)), is_written});
+  }
+
+  TablePlan TakePlan() { return std::move(plan_); }
+
+ private:
+  bool IsLinked(const CheckpointEntry& entry) const {
+    const StatusOr<ShardFile> file = shards_->FileOf(entry.shard);
+    return file.ok() && file.value().link_count > 1;
+  }
+
+  // Returns the reason why a variable must be read whole; "" if there is none.
+  std::string ReasonAgainst(const std::string& variable) const {
+    if (requests_may_write_) return "requests may write to variables of the model";
+    if (!writes_.are_known) return "the graph does not show what the init op writes to";
+    if (writes_.otherwise.count(variable) == 0) return "";
+    return "the init op writes to the variable by another op than ResourceScatterUpdate";
+  }
+
+  const std::map<RestoredTensor, std::string> targets_;
+  const InitWrites writes_;
+  const bool requests_may_write_;
+  ShardReader* const shards_;
+  TablePlan plan_;
+};
 
 }  // namespace
 
@@ -46,37 +91,17 @@ StatusOr<TablePlan> PlanTables(const tensorflow::MetaGraphDef& meta_graph,
   if (!IsLocal(prefix)) return TablePlan();
   const StatusOr<CheckpointIndex> index = ReadCheckpointIndex(prefix);
   if (!index.ok()) return index.status();
-  if (index.value().header.is_big_endian) return TablePlan();
-  std::vector<const CheckpointEntry*> large;
-  for (const CheckpointEntry& entry : index.value().entries) {
-    if (IsLarge(entry)) large.push_back(&entry);
+  const std::vector<CheckpointEntry>& entries = index.value().entries;
+  // Most models have none, and their graphs need not be searched.
+  if (index.value().header.is_big_endian || std::none_of(entries.begin(), entries.end(), IsLarge)) {
+    return TablePlan();
   }
-  TablePlan plan;
-  if (large.empty()) return plan;
-  const auto targets = FindRestoreTargets(meta_graph, meta_graph.saver_def().restore_op_name());
-  const InitWrites writes = AnalyzeInitWrites(meta_graph, init_op);
   ShardReader shards(prefix, index.value().header.shard_count);
-  for (const CheckpointEntry* const entry : large) {
-    RestoredTensor tensor(entry->name, "");
-    const auto target = targets.find(tensor);
-    if (target == targets.end()) continue;
-    const std::string& variable = target->second;
-    const bool is_written = writes.scattered.count(variable) > 0;
-    const auto file = shards.FileOf(entry->shard);
-    if (!is_written && (!file.ok() || file.value().link_count < 2)) continue;
-    const auto bytes = static_cast<size_t>(entry->size_bytes);
-    std::string reason = ReasonAgainst(variable, writes, requests_may_write);
-    if (!reason.empty()) {
-      plan.unkept.push_back({variable, bytes, std::move(reason)});
-      continue;
-    }
-    std::string contents = ContentsOf(*entry, &shards);
-    // The restore returns the error of a file that cannot be read.
-    if (contents.empty()) continue;
-    plan.tables.push_back({std::move(tensor), variable, std::move(contents), bytes,
-                           bytes / static_cast<size_t>(entry->shape.dim_size(0)), is_written});
+  TablePlanner planner(meta_graph, init_op, requests_may_write, &shards);
+  for (const CheckpointEntry& entry : entries) {
+    if (IsLarge(entry)) planner.Add(entry);
   }
-  return plan;
+  return planner.TakePlan();
 }
 
 }  // namespace millpond::tf

@@ -1,0 +1,187 @@
+"""Delta versions on a server: what a swap reads, and that no answer is lost or wrong meanwhile."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadtest.measure.server_pages import ServerPages
+from serving import ModelServer
+from serving.client import Client
+from serving.core.servable import END
+from tests.integration.clients import array, predict_request, wait_for_states, wait_until
+from tests.integration.conftest import StartServer
+from tests.integration.delta_exports import TrainedModel
+from tests.integration.exports import flip_a_byte
+from tests.integration.logs import logged, wait_for_log
+from tests.integration.model_host import ModelHost
+from tests.integration.steady_clients import SteadyClients
+
+NAME = "trained"
+ROWS, COLUMNS, TABLE_COUNT = 40_000, 16, 2
+TABLES_BYTES = ROWS * COLUMNS * 4 * TABLE_COUNT
+VERSION_COUNT = 50
+BASES = (1, 26)
+ROLLED_BACK = (12, 33)
+BROKEN = (18, 40)
+IDS = np.arange(0, ROWS, 211)
+
+
+class Training:
+    """A model that is trained and exported again and again, and the answers of its versions."""
+
+    def __init__(self, base_path: Path) -> None:
+        base_path.mkdir(exist_ok=True)
+        self.model = TrainedModel(base_path, rows=ROWS, columns=COLUMNS, table_count=TABLE_COUNT)
+        self.answers: dict[int, bytes] = {}
+
+    def export(self, version: int, *, is_base: bool = False) -> None:
+        """Trains, and writes a version: a hundredth of the rows changes in each."""
+        self.model.train(ROWS // 100 if version % 7 else ROWS // 50)
+        self.answers[version] = self.model.answer(IDS).tobytes()
+        if is_base:
+            self.model.export_base(version)
+        else:
+            self.model.export_delta(version)
+
+    def export_broken(self, version: int) -> None:
+        """Writes a delta with a wrong bit in its rows."""
+        self.model.train()
+        complete = self.model.base_path
+        self.model.base_path = complete.with_name("beside")
+        self.model.base_path.mkdir(exist_ok=True)
+        path = self.model.export_delta(version)
+        self.model.base_path = complete
+        flip_a_byte(path / "variables" / "variables.data-00001-of-00002", 1000)
+        path.rename(complete / str(version))
+
+    def fault(self, response: Any) -> str:
+        version = response.model_spec.version.value
+        answer = array(response.outputs["y"]).astype(np.float32).tobytes()
+        return "" if answer == self.answers.get(version) else f"wrong answer of version {version}"
+
+    def clients(self, server: ModelServer) -> SteadyClients:
+        request = predict_request(NAME, {"ids": IDS})
+        return SteadyClients(server.target, [(request, self.fault)] * 2)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
+    made = Training(tmp_path_factory.mktemp("deltas") / "versions")
+    made.export(1, is_base=True)
+    return made
+
+
+def start(start_server: StartServer, training: Training, **flags: object) -> ModelServer:
+    server = start_server(model_name=NAME, model_base_path=training.model.base_path, **flags)
+    server.wait_until_available(NAME, max(training.answers))
+    return server
+
+
+def figures_of(server: ModelServer, version: int) -> Mapping[str, float]:
+    """Returns the figures of the swap that brought a version."""
+    (figures,) = (
+        swap["figures"]
+        for swap in ServerPages(server.url).swaps(NAME)
+        if swap["version"] == version and swap["result"] == "published"
+    )
+    return dict(figures)
+
+
+def metric(server: ModelServer, name: str) -> float | None:
+    return ServerPages(server.url).metrics().value(name)
+
+
+def wait_until_unloaded(server: ModelServer, version: int) -> None:
+    with Client(server.target) as client:
+        wait_for_states(client, NAME, {version: END})
+
+
+def change_version(
+    server: ModelServer, training: Training, clients: SteadyClients, version: int
+) -> None:
+    """Brings one version, and waits until it answers. A broken one does not."""
+    if version in BROKEN:
+        training.export_broken(version)
+        wait_for_log(server, "load_failed", model=NAME, version=version)
+        return
+    training.export(version, is_base=version in BASES)
+    server.wait_until_available(NAME, version)
+    clients.wait_for_answers_of(version)
+    if version in ROLLED_BACK:
+        with Client(server.target) as client:
+            client.rollback(NAME, is_cold_allowed=True)
+        clients.wait_for_answers_of(version - 1)
+
+
+def test_fifty_deltas_lose_no_answer(start_server: StartServer, training: Training) -> None:
+    server = start(start_server, training, max_num_load_retries=0)
+    with training.clients(server).running() as clients:
+        for version in range(2, VERSION_COUNT + 1):
+            change_version(server, training, clients, version)
+        wait_until_unloaded(server, VERSION_COUNT - 1)
+    assert clients.failures == []
+    kept = [
+        version
+        for version in range(2, VERSION_COUNT + 1)
+        if version not in BROKEN and figures_of(server, version)["kept_bytes"] == TABLES_BYTES
+    ]
+    # In full: a base, the first delta of each, and what follows a rollback or a broken delta.
+    assert len(kept) >= VERSION_COUNT - 20
+    delta = figures_of(server, kept[-1])
+    assert 0 < delta["restored_bytes"] < 2 * 72 * delta["changed_row_count"]
+    assert metric(server, "serving_table_held_bytes") == TABLES_BYTES
+    assert metric(server, "serving_table_standby_bytes") == TABLES_BYTES
+    assert metric(server, "serving_slab_quarantined") == 0
+    assert logged(server, "live_version_overwritten") == []
+
+
+def test_restart_serves_the_last_delta(start_server: StartServer, training: Training) -> None:
+    newest = max(training.answers) + 1
+    training.export(newest)
+    server = start(start_server, training)
+    with training.clients(server).running() as clients:
+        clients.wait_for_answers_of(newest, 3)
+    assert clients.failures == []
+
+
+def test_delta_beside_a_kept_version_reads_all(
+    start_server: StartServer, training: Training, tmp_path: Path
+) -> None:
+    settings = tmp_path / "models.toml"
+    settings.write_text(f"[models.{NAME}]\nkeep_previous_seconds = 600\n")
+    server = start(start_server, training, model_settings_file=settings)
+    first = max(training.answers) + 1
+    with training.clients(server).running() as clients:
+        for version in (first, first + 1):
+            training.export(version)
+            server.wait_until_available(NAME, version)
+        with Client(server.target) as client:
+            client.rollback(NAME)
+        clients.wait_for_answers_of(first, 3)
+    assert clients.failures == []
+    (swap,) = (
+        swap
+        for swap in ServerPages(server.url).swaps(NAME)
+        if (swap["version"], swap["result"]) == (first + 1, "published")
+    )
+    assert "hold all copies" in swap["delta_restored_in_full"]
+    said = wait_for_log(server, "delta_restored_in_full", model=NAME, version=first + 1)
+    assert said["reason"] == swap["delta_restored_in_full"]
+
+
+def test_tables_of_a_removed_model_go_back(host: ModelHost, tmp_path: Path) -> None:
+    training = Training(tmp_path / "versions")
+    training.export(1, is_base=True)
+    hosted = host.model(training.model.base_path, prefix="removed")
+    hosted.wait_until_available(1)
+    training.export(2)
+    hosted.wait_until_available(2)
+    hosted.wait_for_states({1: END})
+    assert metric(hosted.server, "serving_table_standby_bytes") == TABLES_BYTES
+    host.model(prefix="other")
+    host.remove(hosted.name)
+    for family in ("serving_table_held_bytes", "serving_table_standby_bytes"):
+        wait_until(lambda name=family: metric(hosted.server, name) == 0, f"no {family}")
