@@ -184,6 +184,8 @@ TEST_F(DeltaLoadTest, TheThirdVersionReadsTheChangesAlone) {
   EXPECT_LT(third->restored_bytes, 10'000);
   EXPECT_EQ(Reasons(*third), (std::vector<std::string>{"", ""}));
   EXPECT_EQ(third->tables[0].changed_row_count, 3);
+  // No kernel has copied a table.
+  EXPECT_LT(third->load.version->arena()->used_slab_bytes(), kTableBytes / 2);
   ExpectRight(*second);
   Unload(std::move(second));
   // The copy of the second version has changed rows to undo.
@@ -216,6 +218,7 @@ TEST_F(DeltaLoadTest, ATableThatNothingWritesIsShared) {
   // The stock gather copies a table whose buffer two versions have.
   ExpectRight(*first);
   ExpectRight(*second);
+  EXPECT_LT(second->load.version->arena()->used_slab_bytes(), kTableBytes / 2);
   EXPECT_EQ(second->load.version->overflow_block_count(), 0);
   EXPECT_TRUE(second->load.version->Seal().value());
   Unload(std::move(first));
