@@ -27,15 +27,17 @@ size_t TableSlabBytes(size_t bytes, size_t row_bytes) {
 
 TableHold::~TableHold() { store_->Release(table_); }
 
-TableClaim::TableClaim(std::shared_ptr<TableStore> store, StoredTable* table, const TableWish& wish,
-                       TableChoice choice)
+TableClaim::TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const TableWish& wish)
     : store_(std::move(store)),
-      table_(table),
-      choice_(choice),
+      table_(claimed.table),
+      choice_(claimed.choice),
       contents_(wish.contents),
       bytes_(wish.bytes),
-      row_count_(wish.bytes / table->row_bytes),
-      hold_(std::make_shared<TableHold>(store_, table)) {}
+      row_count_(wish.bytes / claimed.table->row_bytes),
+      former_contents_(std::move(claimed.former_contents)),
+      hold_(std::make_shared<TableHold>(store_, claimed.table)) {
+  resident_bytes_ = is_writable() ? std::min(bytes_, table_->slab->ResidentBytes()) : wish.bytes;
+}
 
 TableClaim::~TableClaim() {
   if (!is_writable() || has_written_) return;
@@ -89,31 +91,22 @@ TableStore::~TableStore() {
 base::StatusOr<std::unique_ptr<TableClaim>> TableStore::Claim(const TableWish& wish,
                                                               size_t row_bytes) {
   Slabs unusable;
-  TableChoice choice;
-  StoredTable* table = ClaimStored(wish, &choice, &unusable);
+  TableClaim::Claimed claimed = ClaimStored(wish, &unusable);
   GiveBack(std::move(unusable));
-  if (table == nullptr) {
+  if (claimed.table == nullptr) {
     base::StatusOr<StoredTable*> made = MakeTable(wish, row_bytes);
     if (!made.ok()) return made.status();
-    table = made.value();
+    claimed.table = made.value();
   }
-  std::unique_ptr<TableClaim> claim(new TableClaim(shared_from_this(), table, wish, choice));
-  if (!claim->is_writable()) {
-    claim->resident_bytes_ = wish.bytes;
-    return claim;
+  // Nobody else uses these fields of a table that may be written.
+  if (claimed.choice.use == TableUse::kOverwrite || claimed.choice.use == TableUse::kFresh) {
+    StoredTable& table = *claimed.table;
+    const size_t log_bytes = table.slab->reserved_bytes() - LogOffset(wish.bytes);
+    table.row_bytes = row_bytes;
+    table.log_capacity =
+        std::min(LogCapacity(wish.bytes, row_bytes), log_bytes / (sizeof(int64_t) + row_bytes));
   }
-  {
-    const std::lock_guard lock(mutex_);
-    claim->former_contents_ = std::exchange(table->state.contents, "");
-  }
-  if (choice.use != TableUse::kUndo) {
-    table->row_bytes = row_bytes;
-    table->log_capacity = std::min(
-        LogCapacity(wish.bytes, row_bytes),
-        (table->slab->reserved_bytes() - LogOffset(wish.bytes)) / (sizeof(int64_t) + row_bytes));
-  }
-  claim->resident_bytes_ = std::min(wish.bytes, table->slab->ResidentBytes());
-  return claim;
+  return std::unique_ptr<TableClaim>(new TableClaim(shared_from_this(), std::move(claimed), wish));
 }
 
 size_t TableStore::LogBytesMax(size_t bytes, size_t row_bytes) {
@@ -125,20 +118,23 @@ bool TableStore::WouldShare(const TableWish& wish) const {
   return ChooseTable(wish, States()).use == TableUse::kShare;
 }
 
-// Returns a stored table, which then has one holder more, or null if the load needs fresh memory.
-StoredTable* TableStore::ClaimStored(const TableWish& wish, TableChoice* choice, Slabs* unusable) {
+// Returns a stored table, which then has one holder more, or none if the load needs fresh memory.
+// Takes its contents away in the same step, so that nobody shares a table that may be written.
+TableClaim::Claimed TableStore::ClaimStored(const TableWish& wish, Slabs* unusable) {
   const std::lock_guard lock(mutex_);
   for (;;) {
-    *choice = ChooseTable(wish, States());
-    if (choice->use == TableUse::kFresh) return nullptr;
-    StoredTable* const table = tables_[choice->index].get();
-    const bool is_usable =
-        choice->use == TableUse::kShare || !table->slab->is_sealed() || table->slab->Unseal().ok();
-    if (is_usable) {
-      ++table->state.holder_count;
-      return table;
+    TableClaim::Claimed claimed;
+    claimed.choice = ChooseTable(wish, States());
+    if (claimed.choice.use == TableUse::kFresh) return claimed;
+    StoredTable& table = *tables_[claimed.choice.index];
+    const bool is_shared = claimed.choice.use == TableUse::kShare;
+    if (is_shared || !table.slab->is_sealed() || table.slab->Unseal().ok()) {
+      ++table.state.holder_count;
+      if (!is_shared) claimed.former_contents = std::exchange(table.state.contents, "");
+      claimed.table = &table;
+      return claimed;
     }
-    unusable->push_back(Remove(choice->index));
+    unusable->push_back(Remove(claimed.choice.index));
   }
 }
 

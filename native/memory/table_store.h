@@ -139,8 +139,14 @@ class TableClaim {
  private:
   friend class TableStore;
 
-  TableClaim(std::shared_ptr<TableStore> store, StoredTable* table, const TableWish& wish,
-             TableChoice choice);
+  // A table that the store has chosen, and its contents, which it has no more.
+  struct Claimed {
+    StoredTable* table = nullptr;
+    TableChoice choice;
+    std::string former_contents;
+  };
+
+  TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const TableWish& wish);
 
   std::byte* Entry(size_t index) const;
   size_t EntryBytes() const { return sizeof(int64_t) + table_->row_bytes; }
@@ -151,7 +157,7 @@ class TableClaim {
   const std::string contents_;  // that the load wants
   const size_t bytes_;
   const size_t row_count_;
-  std::string former_contents_;  // to be put back if nothing is written
+  const std::string former_contents_;  // to be put back if nothing is written
   size_t resident_bytes_ = 0;
   bool has_written_ = false;
   bool has_lost_contents_ = false;
@@ -193,7 +199,7 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   friend class TableHold;
   using Slabs = std::vector<std::unique_ptr<Slab>>;
 
-  StoredTable* ClaimStored(const TableWish& wish, TableChoice* choice, Slabs* unusable);
+  TableClaim::Claimed ClaimStored(const TableWish& wish, Slabs* unusable);
   base::StatusOr<StoredTable*> MakeTable(const TableWish& wish, size_t row_bytes);
   void Release(StoredTable* table);
   void TellNeed(const std::string& owner);

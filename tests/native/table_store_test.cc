@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -341,6 +342,44 @@ TEST(TableStoreModel, EveryVersionKeepsItsBytes) {
     for (int i = 0; i < 60 && !::testing::Test::HasFailure(); ++i) model.TakeAction();
     model.End();
   }
+}
+
+// Several threads load and unload versions of one model at once.
+TEST(TableStoreThreads, NobodySharesATableThatIsWritten) {
+  const std::shared_ptr<SlabPool> pool = std::make_shared<SlabPool>(SlabPoolOptions());
+  const std::shared_ptr<TableStore> store = NewStore(pool, 2);
+  store->Expect("m", {kTableBytes, kTableBytes});
+  std::vector<std::thread> threads;
+  for (uint32_t seed = 0; seed < 3; ++seed) {
+    threads.emplace_back([&store, seed] {
+      std::mt19937 rng(seed);
+      for (int i = 0; i < 40; ++i) {
+        const bool is_written = rng() % 2 == 0;
+        Load load(store.get(), "m", "a", is_written);
+        load.Restore();
+        if (is_written) load.Scatter({static_cast<int64_t>(rng() % kRowCount)}, std::byte{1});
+        ExpectIntact(load.Finish());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store->Statistics().held_count, 0);
+}
+
+TEST_F(TableStoreTest, MemoryOfOtherRowsIsOverwritten) {
+  Loaded("a", {1});
+  auto claim =
+      std::move(store_->Claim({"m", "b", kTableBytes, /*is_written=*/true}, 4 * kRowBytes).value());
+  ASSERT_EQ(claim->use(), TableUse::kOverwrite);
+  claim->BeginOverwrite();
+  std::memset(claim->data(), 1, kTableBytes);
+  // The last row, and one beyond it.
+  const std::vector<int64_t> ids = {kRowCount / 4 - 1, kRowCount / 4};
+  EXPECT_TRUE(claim->LogRows(ids.data(), ids.size()));
+  EXPECT_EQ(claim->changed_row_count(), 1);
+  std::memset(claim->data() + kTableBytes - 4 * kRowBytes, 2, 4 * kRowBytes);
+  claim->UndoRows(1);
+  EXPECT_EQ(claim->data()[kTableBytes - 1], std::byte{1});
 }
 
 }  // namespace
