@@ -1,5 +1,5 @@
 """`life`: scenarios of the life of a server and its versions: rollbacks and drops, stops, crashes, the
-start of many models, object storage, attacks.
+start of many models, object storage, delta versions, attacks.
 """
 
 import argparse
@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from loadtest.commands.attacks import ATTACKS
 from loadtest.commands.crashes import CRASHES
+from loadtest.commands.deltas import DELTAS
 from loadtest.commands.options import Command, add_commands
 from loadtest.commands.start import START
 from loadtest.commands.stops import STOPS
@@ -21,6 +22,7 @@ SCENARIOS: Mapping[str, Command] = MappingProxyType(
         "crashes": CRASHES,
         "start": START,
         "store": STORE,
+        "deltas": DELTAS,
         "attacks": ATTACKS,
     }
 )
@@ -35,7 +37,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 LIFE = Command(
-    "rollbacks, stops, crashes, the start of many models, object storage, attacks",
+    "rollbacks, stops, crashes, the start of many models, object storage, delta versions, attacks",
     _add_options,
     _run,
 )

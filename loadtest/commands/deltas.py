@@ -1,0 +1,169 @@
+"""`life deltas`: what a server reads of delta versions, how long it takes, and what stays in memory."""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.commands.options import Command, add_json_option, positive, positive_integer
+from loadtest.drive.trained_model import MODEL_NAME, TrainedTables
+from loadtest.measure.process_memory import resident
+from loadtest.measure.server_pages import ServerPages
+from loadtest.report.tables import write_json
+from serving.base.clock import Clock, SystemClock, seconds_since
+from serving.base.errors import Unavailable
+from serving.server.model_server import ModelServer
+
+_LOAD_TIMEOUT_SECONDS = 600.0
+_MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class LoadedVersion:
+    """One delta, and its swap."""
+
+    version: int
+    changed_row_count: int
+    # Without the links to the base.
+    written_bytes: int
+    export_seconds: float
+    # From the rename to the moment at which a client sees it AVAILABLE.
+    available_seconds: float
+    # From the swap's record.
+    load_seconds: float
+    stage_seconds: Mapping[str, float]
+    restored_bytes: int
+    kept_bytes: int
+    restored_in_full: str
+    # When the version before it is gone.
+    resident_bytes: int
+
+
+def load_of(swap: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a version that its swap's record has. Pure."""
+    stages = {item["name"]: item["seconds"] for item in swap["stages"] if item["task"] == "load"}
+    restored_bytes = swap["restored_bytes"]
+    return {
+        "load_seconds": swap["published_at"] - swap["load_started_at"],
+        "stage_seconds": stages,
+        # A version without tables has no such figures, because it reads everything.
+        "restored_bytes": swap["parameter_bytes"] if restored_bytes is None else restored_bytes,
+        "kept_bytes": swap["kept_bytes"] or 0,
+        "restored_in_full": swap["delta_restored_in_full"],
+    }
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--table-gb", type=positive, default=1.0, metavar="GB", help="of two tables; default 1"
+    )
+    parser.add_argument(
+        "--changed-percent", type=positive, default=1.0, metavar="P", help="of the rows; default 1"
+    )
+    parser.add_argument(
+        "--versions", type=positive_integer, default=6, metavar="N", help="deltas; default 6"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    add_json_option(parser)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    console, clock = Console(), SystemClock()
+    with tempfile.TemporaryDirectory(prefix="millpond-deltas-") as directory:
+        tables = TrainedTables(Path(directory), parsed.table_gb * 1e9, parsed.seed)
+        loaded = measure_deltas(
+            tables, parsed.changed_percent / 100, parsed.versions, clock, console.print
+        )
+    console.print(table_of(tables.table_bytes, loaded))
+    write_json(parsed.json, [asdict(item) for item in loaded])
+    return 0
+
+
+def measure_deltas(
+    tables: TrainedTables,
+    changed_ratio: float,
+    delta_count: int,
+    clock: Clock,
+    say: Callable[[str], None],
+) -> Sequence[LoadedVersion]:
+    """Serves a base, and then one delta after the other. Raises MillpondError if one does not load."""
+    tables.publish_base(1)
+    loaded = []
+    with ModelServer(
+        model_name=MODEL_NAME,
+        model_base_path=tables.base_path,
+        file_system_poll_wait_seconds=0.05,
+        start_timeout_seconds=_LOAD_TIMEOUT_SECONDS,
+    ) as server:
+        server.wait_until_available(MODEL_NAME, 1, _LOAD_TIMEOUT_SECONDS)
+        say(f"base: {_resident_bytes(server, clock) / _MB:,.0f} MB resident")
+        for version in range(2, delta_count + 2):
+            tables.train(changed_ratio)
+            loaded.append(_measure(tables, version, server, clock))
+            say(f"version {version}: {loaded[-1].available_seconds:.2f} s")
+    return loaded
+
+
+def _measure(
+    tables: TrainedTables, version: int, server: ModelServer, clock: Clock
+) -> LoadedVersion:
+    start_ns = clock.now_ns()
+    written = tables.export_delta(version)
+    export_seconds = seconds_since(clock, start_ns)
+    written_bytes = written.own_bytes
+    start_ns = clock.now_ns()
+    tables.publish(written)
+    server.wait_until_available(MODEL_NAME, version, _LOAD_TIMEOUT_SECONDS)
+    available_seconds = seconds_since(clock, start_ns)
+    gone = {"event": "version_unloaded", "version": version - 1}
+    server.wait_for_event(lambda event: gone.items() <= event.items(), _LOAD_TIMEOUT_SECONDS)
+    swaps = ServerPages(server.url).swaps(MODEL_NAME)
+    (swap,) = (swap for swap in swaps if swap["version"] == version and swap["published_at"])
+    return LoadedVersion(
+        version=version,
+        changed_row_count=tables.changed_row_count,
+        written_bytes=written_bytes,
+        export_seconds=export_seconds,
+        available_seconds=available_seconds,
+        resident_bytes=_resident_bytes(server, clock),
+        **load_of(swap),
+    )
+
+
+def _resident_bytes(server: ModelServer, clock: Clock) -> int:
+    memory = resident(server.process_id, clock)
+    if memory is None:
+        raise Unavailable("the server ended")
+    return memory.anonymous_bytes
+
+
+def table_of(table_bytes: int, loaded: Iterable[LoadedVersion]) -> Table:
+    """A table with a column for each delta. Pure."""
+    loaded = list(loaded)
+    rows = {
+        "rows changed": [f"{item.changed_row_count:,}" for item in loaded],
+        "MB written": [f"{item.written_bytes / _MB:,.1f}" for item in loaded],
+        "seconds to write it": [f"{item.export_seconds:.2f}" for item in loaded],
+        "seconds, rename to AVAILABLE": [f"{item.available_seconds:.2f}" for item in loaded],
+        "seconds, load to publish": [f"{item.load_seconds:.2f}" for item in loaded],
+        "MB read": [f"{item.restored_bytes / _MB:,.1f}" for item in loaded],
+        "MB found in memory": [f"{item.kept_bytes / _MB:,.1f}" for item in loaded],
+        "MB resident after it": [f"{item.resident_bytes / _MB:,.0f}" for item in loaded],
+        "in full, because": [item.restored_in_full or "-" for item in loaded],
+    }
+    for stage in dict.fromkeys(stage for item in loaded for stage in item.stage_seconds):
+        rows[f"ms of {stage}"] = [
+            f"{item.stage_seconds.get(stage, 0) * 1000:,.1f}" for item in loaded
+        ]
+    table = Table(f"{table_bytes / _MB:,.0f} MB of tables", *(str(item.version) for item in loaded))
+    for name, figures in rows.items():
+        table.add_row(name, *figures)
+    return table
+
+
+DELTAS = Command("what a server reads of delta versions, and how long it takes", _add_options, _run)
