@@ -94,6 +94,12 @@ def metric(server: ModelServer, name: str) -> float | None:
     return ServerPages(server.url).metrics().value(name)
 
 
+def tables_bytes(server: ModelServer) -> float:
+    """Returns the bytes of all tables, with versions and without."""
+    families = ("serving_table_held_bytes", "serving_table_standby_bytes")
+    return sum(metric(server, family) or 0 for family in families)
+
+
 def wait_until_unloaded(server: ModelServer, version: int) -> None:
     with Client(server.target) as client:
         wait_for_states(client, NAME, {version: END})
@@ -183,5 +189,4 @@ def test_tables_of_a_removed_model_go_back(host: ModelHost, tmp_path: Path) -> N
     assert metric(hosted.server, "serving_table_standby_bytes") == TABLES_BYTES
     host.model(prefix="other")
     host.remove(hosted.name)
-    for family in ("serving_table_held_bytes", "serving_table_standby_bytes"):
-        wait_until(lambda name=family: metric(hosted.server, name) == 0, f"no {family}")
+    wait_until(lambda: tables_bytes(hosted.server) == 0, "no tables")
