@@ -96,7 +96,7 @@ def measure_deltas(
     loaded = []
     with ModelServer(
         model_name=MODEL_NAME,
-        model_base_path=tables.base_path,
+        base_path=tables.base_path,
         file_system_poll_wait_seconds=0.05,
         start_timeout_seconds=_LOAD_TIMEOUT_SECONDS,
     ) as server:

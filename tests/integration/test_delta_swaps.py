@@ -38,8 +38,8 @@ class Training:
         self.answers: dict[int, bytes] = {}
 
     def export(self, version: int, *, is_base: bool = False) -> None:
-        """Trains, and writes a version: a hundredth of the rows changes in each."""
-        self.model.train(ROWS // 100 if version % 7 else ROWS // 50)
+        """Trains, and writes a version: a two-hundredth of the rows changes, or twice that."""
+        self.model.train(ROWS // 200 if version % 7 else ROWS // 100)
         self.answers[version] = self.model.answer(IDS).tobytes()
         if is_base:
             self.model.export_base(version)
@@ -75,19 +75,17 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
 
 
 def start(start_server: StartServer, training: Training, **flags: object) -> ModelServer:
-    server = start_server(model_name=NAME, model_base_path=training.model.base_path, **flags)
+    server = start_server(model_name=NAME, base_path=training.model.base_path, **flags)
     server.wait_until_available(NAME, max(training.answers))
     return server
 
 
-def figures_of(server: ModelServer, version: int) -> Mapping[str, float]:
-    """Returns the figures of the swap that brought a version."""
-    (figures,) = (
-        swap["figures"]
-        for swap in ServerPages(server.url).swaps(NAME)
-        if swap["version"] == version and swap["result"] == "published"
+def swap_to(server: ModelServer, version: int) -> Mapping[str, Any]:
+    """Returns the swap that brought a version first: a rollback may have brought it again."""
+    swaps = ServerPages(server.url).swaps(NAME)
+    return next(
+        swap for swap in swaps if (swap["version"], swap["result"]) == (version, "published")
     )
-    return dict(figures)
 
 
 def metric(server: ModelServer, name: str) -> float | None:
@@ -117,7 +115,7 @@ def change_version(
     server.wait_until_available(NAME, version)
     clients.wait_for_answers_of(version)
     if version in ROLLED_BACK:
-        with Client(server.target) as client:
+        with Client(server.admin_target) as client:
             client.rollback(NAME, is_cold_allowed=True)
         clients.wait_for_answers_of(version - 1)
 
@@ -132,11 +130,11 @@ def test_fifty_deltas_lose_no_answer(start_server: StartServer, training: Traini
     kept = [
         version
         for version in range(2, VERSION_COUNT + 1)
-        if version not in BROKEN and figures_of(server, version)["kept_bytes"] == TABLES_BYTES
+        if version not in BROKEN and swap_to(server, version)["kept_bytes"] == TABLES_BYTES
     ]
     # In full: a base, the first delta of each, and what follows a rollback or a broken delta.
     assert len(kept) >= VERSION_COUNT - 20
-    delta = figures_of(server, kept[-1])
+    delta = swap_to(server, kept[-1])["figures"]
     assert 0 < delta["restored_bytes"] < 2 * 72 * delta["changed_row_count"]
     assert metric(server, "serving_table_held_bytes") == TABLES_BYTES
     assert metric(server, "serving_table_standby_bytes") == TABLES_BYTES
@@ -164,15 +162,11 @@ def test_delta_beside_a_kept_version_reads_all(
         for version in (first, first + 1):
             training.export(version)
             server.wait_until_available(NAME, version)
-        with Client(server.target) as client:
+        with Client(server.admin_target) as client:
             client.rollback(NAME)
         clients.wait_for_answers_of(first, 3)
     assert clients.failures == []
-    (swap,) = (
-        swap
-        for swap in ServerPages(server.url).swaps(NAME)
-        if (swap["version"], swap["result"]) == (first + 1, "published")
-    )
+    swap = swap_to(server, first + 1)
     assert "hold all copies" in swap["delta_restored_in_full"]
     said = wait_for_log(server, "delta_restored_in_full", model=NAME, version=first + 1)
     assert said["reason"] == swap["delta_restored_in_full"]
