@@ -52,7 +52,7 @@ def _latencies(swaps: Mapping[str, SwapRecord]) -> Iterator[Samples]:
     yield requests
 
 
-def _reads(swaps: Mapping[str, SwapRecord]) -> Iterator[Metric]:
+def _reads(swaps: Mapping[str, SwapRecord]) -> Iterator[Samples]:
     """Yields the bytes that each swap read and found in memory. A model without tables has no series."""
     reads, in_full = Samples(families.SWAP_READ), Samples(families.SWAP_IN_FULL)
     for model, swap in swaps.items():
@@ -60,8 +60,8 @@ def _reads(swaps: Mapping[str, SwapRecord]) -> Iterator[Metric]:
             reads.add((model, "disk"), swap.figures["restored_bytes"])
             reads.add((model, "memory"), swap.figures["kept_bytes"])
             in_full.add((model,), int("delta_restored_in_full" in swap.notes))
-    yield reads.metric
-    yield in_full.metric
+    yield reads
+    yield in_full
 
 
 def _quantiles(latency: SpanLatency) -> Mapping[str, float]:
