@@ -18,6 +18,7 @@ from millpond.delta.checkpoint_index import (
     read_index,
     stored_identity,
 )
+from millpond.delta.delta_writing import saved_beside
 from millpond.delta.model_root import (
     Variable,
     add_changes,
@@ -27,7 +28,7 @@ from millpond.delta.model_root import (
     value_of,
 )
 from millpond.delta.object_graph import ObjectGraph, is_graph_of_base, read_object_graph
-from millpond.delta.version_files import GRAPH_FILE, PREFIX, written_beside
+from millpond.delta.version_files import GRAPH_FILE, PREFIX
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
 TABLE_BYTES_MIN = 2**20
@@ -91,14 +92,15 @@ def export_base(
     `table_bytes_min` bytes with four times as many rows as columns.
 
     Everything is written beside `path` and renamed. Raises FailedPrecondition if `path` exists,
-    InvalidArgument if the model or a table cannot have deltas, and OSError.
+    InvalidArgument if the model or a table cannot have deltas, another MillpondError if TensorFlow cannot
+    write, and OSError.
     """
     path = Path(path)
     root = tracked_model(model)
     chosen = _tables(root, tables, table_bytes_min)
     add_changes(root, chosen)
     served = signatures_of(model, root, signatures, input_signature)
-    with written_beside(path) as partial:
+    with saved_beside(path) as partial:
         save_root(root, partial, served, chosen)
         _refuse_other_state(read_object_graph(partial), root)
     return open_base(path)

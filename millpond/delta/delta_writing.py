@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from tensorflow.core.protobuf import fingerprint_pb2
 
 from millpond.delta.checkpoint_index import CheckpointIndex, index_path, shard_path, write_index
 from millpond.delta.row_changes import Ids
-from millpond.delta.version_files import FINGERPRINT_FILE, PREFIX, link_file
-from serving.base.errors import FailedPrecondition
+from millpond.delta.version_files import FINGERPRINT_FILE, PREFIX, link_file, written_beside
+from serving.base.errors import FailedPrecondition, from_status
 
 CHANGED_RATIO_MAX = 0.2
 """The largest share of all rows that a delta may have. Above it, a new base costs a server little more."""
@@ -43,6 +44,16 @@ class Delta:
     @property
     def changed_ratio(self) -> float:
         return sum(self.changed_rows.values()) / self.row_count
+
+
+@contextmanager
+def saved_beside(path: Path) -> Iterator[Path]:
+    """As `written_beside`. Raises errors of TensorFlow, such as for a full disk, as MillpondError."""
+    with written_beside(path) as partial:
+        try:
+            yield partial
+        except tf.errors.OpError as error:
+            raise from_status(error.error_code, f"{path}: {error.message}") from error
 
 
 def written_delta(path: Path, changes: Sequence[TableChange], written_bytes: int) -> Delta:

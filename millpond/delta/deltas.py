@@ -19,6 +19,7 @@ from millpond.delta.delta_writing import (
     TableChange,
     own_bytes,
     refuse_large,
+    saved_beside,
     write_checkpoint,
     write_fingerprint,
     written_delta,
@@ -32,7 +33,6 @@ from millpond.delta.version_files import (
     VARIABLES,
     link_tree,
     refuse_existing,
-    written_beside,
 )
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
@@ -58,7 +58,8 @@ def export_delta(
 
     Raises FailedPrecondition if `path` exists, `base` is not the one that it was, the model is not the one of
     the base, more than `changed_ratio_max` of all rows have changed, or no link can be made. Raises
-    InvalidArgument for wrong `changed_ids`, DataLoss for a damaged base, and OSError. After an error nothing
+    InvalidArgument for wrong `changed_ids`, DataLoss for a damaged base, another MillpondError if TensorFlow
+    cannot write, and OSError. After an error nothing
     is left at `path` or beside it.
     """
     path = Path(path)
@@ -70,7 +71,7 @@ def export_delta(
     changes = _changes(model_values, found, index, changed_ids, verify=verify)
     refuse_large(changes, changed_ratio_max)
     tensors = _tensors(model_values, changes, found) | {OBJECT_GRAPH_KEY: tf.constant(graph_bytes)}
-    with written_beside(path) as partial:
+    with saved_beside(path) as partial:
         link_tree(found.path, partial, {VARIABLES, FINGERPRINT_FILE}, may_copy=copy)
         linked = {table.key: table.key for table in found.tables}
         write_checkpoint(index, linked, tensors, partial, may_copy=copy)

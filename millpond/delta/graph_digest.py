@@ -106,8 +106,8 @@ class _MetaGraph:
         functions = [value.func] if value.HasField("func") else list(value.list.func)
         if functions:
             return _digest([self._function(item.name) for item in functions])
-        contents: bytes = value.SerializeToString(deterministic=True)
-        return contents
+        # A constant may be large.
+        return hashlib.sha256(value.SerializeToString(deterministic=True)).digest()
 
     def _function(self, name: str) -> bytes:
         """The digest of a function; its arguments and nodes are numbered in the order that they have."""

@@ -38,6 +38,7 @@ from millpond.delta.delta_writing import (
     TableChange,
     own_bytes,
     refuse_large,
+    saved_beside,
     write_checkpoint,
     write_fingerprint,
     written_delta,
@@ -59,7 +60,6 @@ from millpond.delta.version_files import (
     VARIABLES,
     link_tree,
     refuse_existing,
-    written_beside,
 )
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
@@ -139,7 +139,7 @@ def delta_of_versions(
         rows = [_new_rows(versions[1], table, stack) for table in tables]
         changes = [_change(*versions, *pair) for pair in zip(tables, rows, strict=True)]
         refuse_large(changes, changed_ratio_max)
-        with written_beside(path) as partial:
+        with saved_beside(path) as partial:
             graph = _write_graph(versions[0], tables, partial, may_copy=copy)
             tensors = _tensors(versions[1], tables, graph)
             for number, (table, change) in enumerate(zip(tables, changes, strict=True)):

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tracemalloc
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -12,7 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.base.errors import DataLoss, FailedPrecondition, InvalidArgument, MillpondError
+from serving.base.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    MillpondError,
+    StatusCode,
+)
 from tests.integration.clients import caller_to, predict_request
 from tests.integration.delta_exports import TrainedModel, loaded_answer, session_answer
 from tests.integration.exports import flip_a_byte
@@ -216,6 +223,27 @@ def test_rows_of_many_pieces_are_all_compared(tmp_path: Path) -> None:
     assert reader.get_tensor(f"ids/0{SUFFIX}").tolist() == edges.tolist()
 
 
+def test_comparison_takes_memory_for_pieces_only(tmp_path: Path) -> None:
+    from millpond.delta import open_base
+    from millpond.delta.checkpoint_index import read_index
+    from millpond.delta.row_changes import LiveRows, StoredRows, changed_rows
+
+    # 32 MB.
+    model = TrainedModel(tmp_path, rows=500_000, columns=16, table_count=1)
+    base = model.export_base(1)
+    model.train()
+    index, (stored_table,) = read_index(variables(base)), open_base(base).tables
+    entry = index.entries[stored_table.key]
+    shard = index.shard(entry.shard_id)
+    tracemalloc.start()
+    with closing(StoredRows(shard, entry.offset, stored_table.shape, 64)) as stored:
+        changed = changed_rows(stored, LiveRows(model.module.tables[0]))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(changed) == 10
+    assert peak_bytes < 5_000_000
+
+
 # --- Named ids --------------------------------------------------------------------------------------------------
 
 
@@ -391,6 +419,21 @@ def test_failure_midway_leaves_nothing(
     monkeypatch.undo()
     path = model.export_delta(2)
     assert loaded_answer(path, IDS).tobytes() == model.answer(IDS).tobytes()
+
+
+def test_full_disk_is_an_error_with_its_reason(
+    model: TrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    def fail(**_: object) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.raw_ops, "SaveV2", fail)
+    with pytest.raises(MillpondError, match=r"/2: No space left on device") as raised:
+        model.export_delta(2)
+    assert raised.value.code == StatusCode.RESOURCE_EXHAUSTED
+    assert os.listdir(model.base_path) == ["1"]
 
 
 def test_killed_export_is_cleared_by_the_next(model: TrainedModel) -> None:
@@ -871,6 +914,23 @@ def test_swapped_variables_are_another_graph(plain: PlainModel) -> None:
     plain.order = (1, 0)
     with pytest.raises(FailedPrecondition, match="have different graphs"):
         delta_of_versions(old, plain.export(2), plain.base_path / "3", table_names=NAMES)
+
+
+def test_version_of_tensorflow_1_is_refused(plain: PlainModel) -> None:
+    import tensorflow as tf
+
+    from millpond.delta import delta_of_versions
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        table = v1.get_variable("table", [1000, 8], use_resource=True)
+        ids = v1.placeholder(tf.int64, [None])
+        session.run(v1.global_variables_initializer())
+        found = tf.nn.embedding_lookup(table, ids)
+        old = plain.base_path / "1"
+        v1.saved_model.simple_save(session, str(old), {"ids": ids}, {"y": found})
+    with pytest.raises(FailedPrecondition, match=r"was not written by tf\.saved_model\.save"):
+        delta_of_versions(old, old, plain.base_path / "3", table_names=["table"])
 
 
 def test_other_asset_is_refused(plain: PlainModel) -> None:
