@@ -38,16 +38,10 @@ class InferenceService:
             "ModelStatistics": self._statistics,
             "RepositoryIndex": self._repository_index,
         }
-        waiting: Mapping[str, Callable[[Any, float], None]] = {
-            "RepositoryModelLoad": self._load,
-            "RepositoryModelUnload": self._unload,
-        }
         return {
             **{_path(method): partial(_answer, method, answers[method]) for method in answers},
-            **{
-                _path(method): Waiting(partial(_wait_and_answer, method, waiting[method]))
-                for method in waiting
-            },
+            REPOSITORY_MODEL_LOAD: Waiting(self._load),
+            REPOSITORY_MODEL_UNLOAD: Waiting(self._unload),
         }
 
     def _model_ready(self, request: Any) -> Document:
@@ -70,12 +64,18 @@ class InferenceService:
     def _repository_index(self, request: Any) -> Document:
         return {"models": self._questions.index(is_ready_only=request.ready)}
 
-    def _load(self, request: Any, wait_seconds: float) -> None:
-        self._questions.load(request.model_name, request.parameters, wait_seconds)
+    def _load(self, request: bytes, remaining_seconds: float | None) -> bytes:
+        parsed = _parsed("RepositoryModelLoad", request)
+        wait_seconds = patience_seconds(remaining_seconds, WAIT_SECONDS_MAX)
+        self._questions.load(parsed.model_name, parsed.parameters, wait_seconds)
+        return b""
 
-    def _unload(self, request: Any, wait_seconds: float) -> None:
+    def _unload(self, request: bytes, remaining_seconds: float | None) -> bytes:
         # The parameter unload_dependents has no effect, because no model here depends on another.
-        self._questions.unload(request.model_name, wait_seconds)
+        parsed = _parsed("RepositoryModelUnload", request)
+        wait_seconds = patience_seconds(remaining_seconds, WAIT_SECONDS_MAX)
+        self._questions.unload(parsed.model_name, wait_seconds)
+        return b""
 
 
 def _path(method: str) -> str:
@@ -87,16 +87,6 @@ def _answer(method: str, make_document: Callable[[Any], Document], request: byte
     ParseDict(make_document(_parsed(method, request)), response)
     serialized: bytes = response.SerializeToString()
     return serialized
-
-
-def _wait_and_answer(
-    method: str,
-    act: Callable[[Any, float], None],
-    request: bytes,
-    remaining_seconds: float | None,
-) -> bytes:
-    act(_parsed(method, request), patience_seconds(remaining_seconds, WAIT_SECONDS_MAX))
-    return b""
 
 
 def _parsed(method: str, request: bytes) -> Any:

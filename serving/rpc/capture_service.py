@@ -4,7 +4,6 @@ The request is JSON (UTF-8), `{"model": NAME, "count_max": N}`. The reply is a T
 PredictionLogs, in the form of `assets.extra/tf_serving_warmup_requests`.
 """
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -89,12 +88,12 @@ class CaptureDirectory:
     def __init__(
         self,
         directory: Path,
-        reservoirs: Callable[[], Mapping[str, RequestReservoir]],
+        reservoirs: Reservoirs,
         *,
         background: BackgroundWork,
         clock: Clock,
     ) -> None:
-        """`reservoirs` returns each model's reservoir. The thread works in the `background`."""
+        """Takes the reservoirs to write. The thread works in the `background`."""
         self._directory = directory
         self._reservoirs = reservoirs
         self._written: dict[str, set[bytes]] = {}
@@ -119,7 +118,7 @@ class CaptureDirectory:
 
     def write_now(self) -> None:
         """Writes the reservoirs that have changed, on the calling thread. One thread at a time."""
-        for name, reservoir in sorted(self._reservoirs().items()):
+        for name, reservoir in sorted(self._reservoirs.by_name().items()):
             try:
                 self._write(name, reservoir)
             except OSError as error:

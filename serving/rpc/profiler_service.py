@@ -68,10 +68,15 @@ class TraceRuns(CallerError):
 
 
 @dataclass
-class _Running:
-    """The trace that runs. The service's lock guards `is_terminated`."""
+class _Trace:
+    """A trace and the call that asked for it. The service's lock guards `is_terminated`.
 
+    `answer` takes the session whose time is over and the warning for the user, and returns the response.
+    """
+
+    call: RareCall
     plan: TracePlan
+    answer: Callable[[TraceSession, str], bytes]
     is_terminated: bool = False
 
 
@@ -95,7 +100,7 @@ class ProfilerService:
         self._clock = clock
         # Guards the members below, and is notified when they change.
         self._changed = threading.Condition()
-        self._running: _Running | None = None
+        self._running: _Trace | None = None
         self._thread: threading.Thread | None = None
         self._is_stopping = False
 
@@ -124,11 +129,11 @@ class ProfilerService:
 
     def _profile(self, call: RareCall) -> None:
         question = read_profile_request(call.request, self._clock.wall_ns())
-        self._begin(call, question.plan, partial(self._answer_profile, question))
+        self._begin(_Trace(call, question.plan, partial(self._answer_profile, question)))
 
     def _monitor(self, call: RareCall) -> None:
         question = read_monitor_request(call.request)
-        self._begin(call, question.plan, partial(self._answer_monitor, question))
+        self._begin(_Trace(call, question.plan, partial(self._answer_monitor, question)))
 
     def _terminate(self, request: bytes) -> bytes:
         """Ends the trace of a session. As with TensorFlow, an unknown session is not an error."""
@@ -140,10 +145,8 @@ class ProfilerService:
         response: bytes = message_class("tensorflow.TerminateResponse")().SerializeToString()
         return response
 
-    def _begin(
-        self, call: RareCall, plan: TracePlan, answer: Callable[[TraceSession, str], bytes]
-    ) -> None:
-        """Hands the call to a new thread. Raises TraceRuns or Unavailable."""
+    def _begin(self, trace: _Trace) -> None:
+        """Records the trace on a new thread, which answers the call. Raises TraceRuns or Unavailable."""
         with self._changed:
             if self._is_stopping:
                 raise Unavailable("the server is shutting down; use another server")
@@ -151,73 +154,64 @@ class ProfilerService:
                 raise TraceRuns(
                     f"a trace of {self._running.plan.duration_ms} ms runs; try again when it is over"
                 )
-            running = _Running(plan)
-            thread = threading.Thread(
-                target=self._run, args=(call, running, answer), name="profiler", daemon=True
-            )
+            thread = threading.Thread(target=self._run, args=(trace,), name="profiler", daemon=True)
             # Started first, so that a thread that cannot be started leaves nothing behind.
             thread.start()
-            self._running, self._thread = running, thread
+            self._running, self._thread = trace, thread
 
-    def _run(
-        self, call: RareCall, running: _Running, answer: Callable[[TraceSession, str], bytes]
-    ) -> None:
+    def _run(self, trace: _Trace) -> None:
         self._lower_priority()
         error: MillpondError | None = None
         response = b""
         try:
             with statuses_as_errors(self._plane.StatusError):
-                response = self._record(call, running, answer)
+                response = self._record(trace)
         except MillpondError as failure:
             error = failure
         except Exception as bug:  # noqa: BLE001 (the caller must get an answer)
-            _log.exception("trace_failed", method=call.method)
-            error = InternalError(f"{type(bug).__name__} in {call.method}; see the server's log")
+            method = trace.call.method
+            _log.exception("trace_failed", method=method)
+            error = InternalError(f"{type(bug).__name__} in {method}; see the server's log")
         # Cleared before the answer, because a client that has its answer may ask for the next trace.
         with self._changed:
             self._running = None
-        _reply(call, response, error)
+        _reply(trace.call, response, error)
 
-    def _record(
-        self, call: RareCall, running: _Running, answer: Callable[[TraceSession, str], bytes]
-    ) -> bytes:
-        plan = running.plan
-        self._wait(call, running, plan.delay_ns, lambda: "")
+    def _record(self, trace: _Trace) -> bytes:
+        plan = trace.plan
+        self._wait(trace, plan.delay_ns)
         available_bytes = self._available_bytes()
         session = self._plane.start_trace(
             host_level=plan.host_level, includes_dataset_ops=plan.includes_dataset_ops
         )
-        _log.info("trace_started", peer=call.peer, duration_ms=plan.duration_ms)
+        _log.info("trace_started", peer=trace.call.peer, duration_ms=plan.duration_ms)
         try:
-            warning = self._wait(
-                call,
-                running,
-                plan.duration_ms * NS_PER_SECOND // 1_000,
-                lambda: early_end(available_bytes, self._available_bytes()),
-            )
-            response = answer(session, warning)
+            warning = self._wait(trace, plan.duration_ms * NS_PER_SECOND // 1_000, available_bytes)
+            response = trace.answer(session, warning)
         finally:
             session.drop()
-        _log.info("trace_ended", peer=call.peer, reply_bytes=len(response), warning=warning)
+        _log.info("trace_ended", peer=trace.call.peer, reply_bytes=len(response), warning=warning)
         return response
 
     def _wait(
-        self, call: RareCall, running: _Running, duration_ns: int, must_end: Callable[[], str]
+        self, trace: _Trace, duration_ns: int, available_bytes_at_start: int | None = None
     ) -> str:
         """Waits for `duration_ns`, or until the trace is terminated or the server stops.
 
-        Ends early if `must_end` returns a reason, and returns that reason. Raises Cancelled if the
-        client is gone.
+        With `available_bytes_at_start`, also ends early if memory gets short, and returns this reason;
+        otherwise returns "". Raises Cancelled if the client is gone.
         """
         end_ns = self._clock.now_ns() + duration_ns
         with self._changed:
-            while not running.is_terminated and not self._is_stopping:
-                if not call.is_wanted:
+            while not trace.is_terminated and not self._is_stopping:
+                if not trace.call.is_wanted:
                     raise Cancelled("the client gave up the trace")
                 left_ns = end_ns - self._clock.now_ns()
                 if left_ns <= 0:
                     return ""
-                if reason := must_end():
+                if available_bytes_at_start is not None and (
+                    reason := early_end(available_bytes_at_start, self._available_bytes())
+                ):
                     return reason
                 self._clock.wait(self._changed, min(LOOK_SECONDS, left_ns / NS_PER_SECOND))
         return ""

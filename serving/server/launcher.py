@@ -49,7 +49,7 @@ def ensure_allocator(
     *,
     environment: MutableMapping[str, str] = os.environ,
     command: Sequence[str] | None = None,
-    is_loaded: Callable[[], bool] | None = None,
+    is_loaded: bool | None = None,
     find: Callable[[], str] | None = None,
     execute: Execute = os.execve,
 ) -> None:
@@ -58,7 +58,7 @@ def ensure_allocator(
     `command` is the command line to execute; by default that of this process. Raises InvalidConfig if
     jemalloc is missing or did not load, or if `allocator` is glibc although jemalloc is preloaded.
     """
-    loaded = (is_loaded or is_jemalloc_loaded)()
+    loaded = is_jemalloc_loaded() if is_loaded is None else is_loaded
     preloaded = environment.get(_MARKER)
     if preloaded is not None:
         _forget_preload(environment, preloaded)
@@ -84,7 +84,7 @@ def preload_early(
     arguments: Sequence[str],
     *,
     environment: Mapping[str, str] = os.environ,
-    is_loaded: Callable[[], bool] | None = None,
+    is_loaded: bool | None = None,
     find: Callable[[], str] | None = None,
     execute: Execute = os.execve,
 ) -> None:
@@ -96,7 +96,7 @@ def preload_early(
     """
     if list(arguments[:1]) != ["serve"] or _NO_PRELOAD.search("\n".join(arguments)):
         return
-    if _MARKER in environment or (is_loaded or is_jemalloc_loaded)():
+    if _MARKER in environment or (is_jemalloc_loaded() if is_loaded is None else is_loaded):
         return
     with suppress(InvalidConfig):
         _execute_again((find or find_jemalloc)(), sys.orig_argv, environment, execute)

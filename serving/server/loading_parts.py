@@ -140,7 +140,7 @@ def make_capture(
         return None
     return CaptureDirectory(
         Path(foundation.config.warmup_capture_directory),
-        reservoirs.by_name,
+        reservoirs,
         background=background,
         clock=foundation.clock,
     )

@@ -1,11 +1,14 @@
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
+from serving.data_plane.servables import RequestReservoir
+from serving.loading.reservoirs import Reservoirs
 from serving.rpc.capture_service import PERIOD_SECONDS, CaptureDirectory
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.requests import FakeReservoir, request_for
@@ -18,9 +21,23 @@ def outputs(directory: Path, name: str) -> list[str]:
     return sorted(log.predict_log.request.output_filter[0] for log in logs)
 
 
+class GivenReservoirs(Reservoirs):
+    """The reservoirs of a dictionary that the test may change."""
+
+    def __init__(self, given: dict[str, FakeReservoir]) -> None:
+        super().__init__(FakeReservoir)
+        self._given = given
+
+    def by_name(self) -> Mapping[str, RequestReservoir]:
+        return self._given
+
+
 def capture_of(directory: Path, reservoirs: dict[str, FakeReservoir]) -> CaptureDirectory:
     return CaptureDirectory(
-        directory, lambda: reservoirs, background=FakeBackground(), clock=FakeClock()
+        directory,
+        GivenReservoirs(reservoirs),
+        background=FakeBackground(),
+        clock=FakeClock(),
     )
 
 
@@ -85,7 +102,7 @@ def test_stop_writes_once_more_and_ends_the_thread(tmp_path: Path):
     reservoirs = {"m": FakeReservoir(kept=[request_for("x")])}
     capture = CaptureDirectory(
         tmp_path,
-        lambda: reservoirs,
+        GivenReservoirs(reservoirs),
         background=background,
         clock=SystemClock(),
     )
@@ -113,14 +130,17 @@ def test_thread_looks_again_each_period(tmp_path: Path):
                 return condition.wait(20)
             return super().wait(condition, timeout_seconds)
 
-    def reservoirs() -> dict[str, FakeReservoir]:
-        looks.append(len(clock.waits))
-        return {}
+    class SeenReservoirs(Reservoirs):
+        def by_name(self) -> Mapping[str, RequestReservoir]:
+            looks.append(len(clock.waits))
+            return {}
 
     has_waited = threading.Event()
     clock = PeriodicClock()
     looks: list[int] = []
-    capture = CaptureDirectory(tmp_path, reservoirs, background=FakeBackground(), clock=clock)
+    capture = CaptureDirectory(
+        tmp_path, SeenReservoirs(FakeReservoir), background=FakeBackground(), clock=clock
+    )
     capture.start()
     assert has_waited.wait(20)
     assert capture.stop(10)

@@ -44,7 +44,7 @@ def launch(
         allocator,
         environment=environment,
         command=["python", "-m", "serving", "serve"],
-        is_loaded=lambda: is_loaded,
+        is_loaded=is_loaded,
     )
 
 
@@ -121,7 +121,7 @@ def launch_early(
         preload_early,
         arguments,
         environment=environment or {},
-        is_loaded=lambda: is_loaded,
+        is_loaded=is_loaded,
     )
 
 
@@ -162,7 +162,7 @@ def test_early_preload_leaves_missing_jemalloc():
     def find() -> str:
         raise InvalidConfig("missing")
 
-    preload_early(["serve"], environment={}, is_loaded=lambda: False, find=find)
+    preload_early(["serve"], environment={}, is_loaded=False, find=find)
 
 
 def test_find_jemalloc_takes_first_match(tmp_path: Path):
