@@ -70,10 +70,10 @@ class OperatorRequest:
 
 @dataclass(frozen=True)
 class Progress:
-    """A load or an unload has come further. No decision depends on it."""
+    """A load or an unload has come further, in these steps. No decision depends on them."""
 
     id: ServableId
-    change: LifeChange
+    changes: tuple[LifeChange, ...]
 
 
 @dataclass(frozen=True)
@@ -131,15 +131,29 @@ class Inbox:
         self._arrived = threading.Condition()
 
     def post(self, message: Message) -> None:
-        """Adds `message` and wakes the control thread. Any thread."""
+        """Adds `message` and wakes the control thread. Any thread.
+
+        Joins the progress of a version with the progress before it that still waits. Each progress
+        changes what users see, and a server that loads a thousand small models makes many at once.
+        """
         with self._arrived:
-            self._messages.append(message)
+            last = self._messages[-1] if self._messages else None
+            match message, last:
+                case Progress(servable_id, changes), Progress(last_id, earlier) if (
+                    servable_id == last_id
+                ):
+                    self._messages[-1] = Progress(servable_id, (*earlier, *changes))
+                case _:
+                    self._messages.append(message)
             self._arrived.notify()
 
     def take(self) -> Iterator[Message]:
         """Yields and removes messages until none is left. Includes messages that arrive meanwhile."""
         while self._messages:
-            yield self._messages.popleft()
+            # `post` changes the last message.
+            with self._arrived:
+                message = self._messages.popleft()
+            yield message
 
     def wait(self, timeout_seconds: float | None) -> None:
         """Waits for a message, at most until the timeout."""

@@ -36,6 +36,7 @@ from serving.manager import blocking, canary_turns, events
 from serving.manager.blocked_state import BlockedState
 from serving.manager.control_thread import (
     Inbox,
+    LifeChange,
     Loaded,
     LoadFailed,
     Message,
@@ -294,10 +295,8 @@ class AspiredVersionsManager:
 
     def _handle(self, message: Message) -> None:
         match message:
-            case Progress(servable_id, change):
-                harness = self._streams.of(servable_id.name).harnesses.get(servable_id.version)
-                if harness is not None:
-                    self._note(change(harness))
+            case Progress(servable_id, changes):
+                self._proceed(servable_id, changes)
             case Request(name, change, Reply() as reply):
                 reply.answer(partial(self._event, name, change))
             case Request(name, change):
@@ -330,6 +329,13 @@ class AspiredVersionsManager:
                 f"models with versions: {listed(self._streams.names())}"
             )
         return self._event(name, change, Found(self._listener.found_versions(name)))
+
+    def _proceed(self, servable_id: ServableId, changes: Iterable[LifeChange]) -> None:
+        harness = self._streams.of(servable_id.name).harnesses.get(servable_id.version)
+        if harness is not None:
+            for change in changes:
+                harness = change(harness)
+            self._note(harness)
 
     def _note(self, harness: LoaderHarness) -> None:
         """Records the progress of a load or an unload."""

@@ -87,7 +87,10 @@ class TaskProgress:
         *values: _Values.args,
         **named: _Values.kwargs,
     ) -> None:
-        self._inbox.post(Progress(self._id, lambda harness: change(harness, *values, **named)))
+        def step(harness: LoaderHarness) -> LoaderHarness:
+            return change(harness, *values, **named)
+
+        self._inbox.post(Progress(self._id, (step,)))
 
 
 class VersionTasks:
