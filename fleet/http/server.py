@@ -239,7 +239,8 @@ class HttpServer:
 
     def join(self, timeout_seconds: float = JOIN_SECONDS) -> bool:
         """Waits for the threads' end; returns False if a handler still runs at the timeout."""
-        # The first thread ends last, so the wait for the second one takes no further time.
+        # The first thread ends after the second one, so the second `join` does not wait, and the two together
+        # do not wait for twice `timeout_seconds`.
         for thread in self._threads:
             thread.join(timeout_seconds)
         return not any(thread.is_alive() for thread in self._threads)

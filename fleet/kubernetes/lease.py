@@ -168,7 +168,7 @@ class LeaseHolder:
                 return
             self._lose("it was deleted" if record is None else f"{record.holder} holds the Lease")
         observed = None if record is None else self._observe(record)
-        # If the Lease may not be taken even with `state_term` 0, the state need not be read.
+        # A higher `state_term` forbids more. So the state is read only if the lowest allows the Lease.
         if observed is not None and not self._may_take(observed, state_term=0):
             return
         state = self._cluster.read_config_map(self._state_name)

@@ -129,7 +129,8 @@ class FleetLead:
         servers, lost_seconds = self._membership.servers, self._config.waves.lost_seconds
         # This is asked until it is true once: a server that comes later is listed before it has reported.
         if self._membership.is_whole and not self._has_looked:
-            # Clients that start now must not wait longer than this for a server that may never report.
+            # A server may never report. Clients that start now get no servers meanwhile, so it is waited for no
+            # longer than LOOK_SECONDS_MAX.
             silent = silent_servers(sightings, min(lost_seconds, LOOK_SECONDS_MAX), now_ns)
             self._has_looked = has_looked(servers, sightings, silent)
         if not self._has_looked:

@@ -204,7 +204,7 @@ def _after_wave(step: ModelStep, trial: Trial, watch: ModelWatch) -> Judged:
 
 
 def _refused(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelStep:
-    """Blocks the version on its way, which ends the rollout."""
+    """Blocks the version that the rollout brings to the fleet, which ends the rollout."""
     state = step.state.with_verdict(verdict, trial.version)
     by, wall_ns = BlockedBy.CANARY, step.now.wall_ns
     return step.with_state(state.with_block(trial.version, by, verdict.reason, wall_ns))

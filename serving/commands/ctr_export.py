@@ -67,7 +67,7 @@ def export_ctr_model(
 
 
 def _module(version: int, table_rows: int, progress: Progress) -> Any:
-    """Makes a tf.Module with `tables`, 26 variables, and `layers`, the matrix and the bias of each of 3 layers."""
+    """Makes a tf.Module. Its `tables` are 26 variables, its `layers` 3 pairs of a matrix and a bias."""
     module = tf.Module()
     module.tables = []
     for table in range(TABLE_COUNT):
@@ -83,7 +83,7 @@ def _module(version: int, table_rows: int, progress: Progress) -> Any:
 
 def _save(module: Any, path: Path, version: int, table_rows: int) -> None:
     def predict(dense: Any, sparse: Any) -> dict[str, Any]:
-        # Clients make ids by hashing. The remainder is used, so that an id beyond this table's size is valid.
+        # Clients make ids by hashing, so an id may be beyond this table's rows. Its remainder is a valid row.
         ids = tf.math.floormod(sparse, table_rows)
         # `unstack` separates all columns by one op. A slice for each column would be 26 ops, which would cost
         # more than the rest of the graph.
