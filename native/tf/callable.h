@@ -1,9 +1,14 @@
 #pragma once
 
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
 #include "native/base/status.h"
 #include "native/tensor/output_set.h"
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_list.h"
+#include "native/tf/direct_run.h"
 #include "native/tf/fetch_plan.h"
 #include "tensorflow/core/public/session.h"
 
@@ -15,6 +20,8 @@ namespace millpond::tf {
 // It also avoids the session's executor cache, which keeps an entry for every order of feeds until
 // the session closes (DirectSession::GetOrCreateExecutors). Measured at one row: 18,400 requests a
 // second, and 12,600 on the default pool (docs/design.md, "Run inline").
+//
+// If its graph runs in a fixed order, all runs but the first are beside the session (DirectRun).
 class Callable {
  public:
   // Makes the callable, which prunes and optimizes the graph: 50 to 60 ms for the CTR model. The
@@ -38,12 +45,15 @@ class Callable {
   base::Status Run(const tensor::TensorList& inputs, tensor::TensorList* result) const;
 
  private:
+  absl::Status RunGraph(const std::vector<tensorflow::Tensor>& fed,
+                        std::vector<tensorflow::Tensor>* fetched) const;
   bool IsOfSession() const { return made_.ok() && !plan_.IsHandedThrough(); }
 
   tensorflow::Session* const session_;
   const FetchPlan plan_;
   tensorflow::Session::CallableHandle handle_ = 0;
   base::Status made_;
+  std::unique_ptr<const DirectRun> direct_;  // null: each run is the session's
 };
 
 }  // namespace millpond::tf

@@ -16,6 +16,7 @@
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph.h"
 
 namespace millpond::tf {
@@ -63,9 +64,6 @@ std::vector<tensorflow::DataType> ArgumentTypes(const tensorflow::Graph& graph) 
   return types;
 }
 
-// Each node with an unused output: for each of its outputs, true if another node uses it.
-using TakenOutputs = absl::flat_hash_map<std::string, std::vector<bool>>;
-
 TakenOutputs NodesWithUnusedOutputs(const tensorflow::Graph& graph) {
   TakenOutputs nodes;
   for (const Node* const node : graph.op_nodes()) {
@@ -76,6 +74,54 @@ TakenOutputs NodesWithUnusedOutputs(const tensorflow::Graph& graph) {
     if (absl::c_linear_search(is_taken, false)) nodes[node->name()] = std::move(is_taken);
   }
   return nodes;
+}
+
+// The nodes that the node waits for, beside those whose output it takes.
+std::vector<Node*> Awaited(const Node& node) {
+  std::vector<Node*> awaited;
+  for (const tensorflow::Edge* const edge : node.in_edges()) {
+    if (edge->IsControlEdge() && !edge->src()->IsSource()) awaited.push_back(edge->src());
+  }
+  return awaited;
+}
+
+// Lets the nodes that take the output of `node` take its input instead, and wait for what it waits
+// for. Does nothing if the graph would get many more edges.
+void Bypass(Node* node, tensorflow::Graph* graph) {
+  constexpr size_t kNewEdgesMax = 256;
+  const tensorflow::Edge* input = nullptr;
+  if (!node->input_edge(0, &input).ok()) return;
+  Node* const source = input->src();
+  const int output = input->src_output();
+  const std::vector<Node*> awaited = Awaited(*node);
+  const std::vector<const tensorflow::Edge*> edges(node->out_edges().begin(),
+                                                   node->out_edges().end());
+  if (awaited.size() * edges.size() > kNewEdgesMax) return;
+  for (const tensorflow::Edge* const edge : edges) {
+    Node* const taker = edge->dst();
+    const int taker_input = edge->dst_input();
+    const bool is_control = edge->IsControlEdge();
+    graph->RemoveEdge(edge);
+    for (Node* const other : awaited) graph->AddControlEdge(other, taker);
+    if (is_control) {
+      graph->AddControlEdge(source, taker);
+    } else {
+      graph->AddEdge(source, output, taker, taker_input);
+    }
+  }
+  graph->RemoveNode(node);
+}
+
+// Takes the nodes that only hand on out of a graph. A run of one costs as much as a small sum. If
+// it hands on a variable or its handle, it also counts a reference to a buffer that all runs share,
+// twice.
+void BypassIdentities(tensorflow::Graph* graph) {
+  std::vector<Node*> nodes;
+  for (Node* const node : graph->op_nodes()) {
+    if (node->type_string() == "Identity") nodes.push_back(node);
+  }
+  for (Node* const node : nodes) Bypass(node, graph);
+  tensorflow::FixupSourceAndSinkEdges(graph);
 }
 
 absl::Status FedWithAnotherType(int index, tensorflow::DataType fed,
@@ -97,46 +143,7 @@ namespace {
 
 thread_local InOrderRun* current_run = nullptr;
 
-// TensorFlow's single-threaded executor, with the checks that its usual executor does.
-class InOrderExecutor final : public Executor {
- public:
-  InOrderExecutor(std::unique_ptr<Executor> executor, const tensorflow::Graph& graph)
-      : executor_(std::move(executor)),
-        argument_types_(ArgumentTypes(graph)),
-        taken_outputs_(NodesWithUnusedOutputs(graph)) {}
-
-  absl::Status Run(const Args& args) override {
-    const absl::Status fed = CheckFed(args.call_frame);
-    if (!fed.ok()) return fed;
-    InOrderRun run{&taken_outputs_};
-    InOrderRun* const outer = std::exchange(current_run, &run);
-    const absl::Status ran = executor_->Run(args);
-    current_run = outer;
-    if (ran.ok() || run.failed == nullptr) return ran;
-    return tensorflow::AttachDef(ran, run.failed->def());
-  }
-
- private:
-  void RunAsyncInternal(const Args& args, DoneCallback done) override { done(Run(args)); }
-
-  // A kernel relies on the dtypes of its inputs, and ends the process if they differ.
-  absl::Status CheckFed(tensorflow::CallFrameInterface* frame) const {
-    const size_t fed_count = frame == nullptr ? 0 : frame->num_args();
-    for (size_t i = 0; i < std::min(argument_types_.size(), fed_count); ++i) {
-      const tensorflow::Tensor* fed = nullptr;
-      const absl::Status found = frame->GetArg(static_cast<int>(i), &fed);
-      if (!found.ok()) return found;
-      if (argument_types_[i] != tensorflow::DT_INVALID && fed->dtype() != argument_types_[i]) {
-        return FedWithAnotherType(static_cast<int>(i), fed->dtype(), argument_types_[i]);
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  const std::unique_ptr<Executor> executor_;
-  const std::vector<tensorflow::DataType> argument_types_;
-  const TakenOutputs taken_outputs_;
-};
+thread_local MadeExecutors* made_executors = nullptr;
 
 bool IsTaken(const TakenOutputs& taken_outputs, const std::string& node, int output) {
   const auto found = taken_outputs.find(node);
@@ -166,10 +173,15 @@ class RunExecutorFactory final : public tensorflow::ExecutorFactory {
   absl::Status NewExecutor(const LocalExecutorParams& params, const tensorflow::Graph& graph,
                            std::unique_ptr<Executor>* made) override {
     const FixedExecutor fixed = WithFixedVariables(params, graph);
+    std::unique_ptr<InOrderExecutor> in_order;
     if (MayRunInOrder(graph)) {
-      const absl::Status status = MakeInOrder(fixed.params, *fixed.graph, made);
-      if (!status.ok() || *made != nullptr) return status;
+      BypassIdentities(fixed.graph.get());
+      const absl::Status status = MakeInOrder(fixed.params, *fixed.graph, &in_order);
+      if (!status.ok()) return status;
     }
+    if (made_executors != nullptr) made_executors->Add(in_order.get());
+    *made = std::move(in_order);
+    if (*made != nullptr) return absl::OkStatus();
     return tensorflow::NewExecutor(kUsualExecutor, fixed.params, *fixed.graph, made);
   }
 
@@ -178,7 +190,7 @@ class RunExecutorFactory final : public tensorflow::ExecutorFactory {
   // kernel may wait for a later kernel, as a queue's does. Returns the error of a kernel that
   // cannot be made: the usual executor would try once more, and hide it.
   static absl::Status MakeInOrder(LocalExecutorParams params, const tensorflow::Graph& graph,
-                                  std::unique_ptr<Executor>* made) {
+                                  std::unique_ptr<InOrderExecutor>* made) {
     const auto kernels = std::make_shared<MadeKernels>();
     params.create_kernel = [create = params.create_kernel, kernels](const auto& properties,
                                                                     tensorflow::OpKernel** kernel) {
@@ -197,6 +209,57 @@ class RunExecutorFactory final : public tensorflow::ExecutorFactory {
 };
 
 }  // namespace
+
+InOrderExecutor::InOrderExecutor(std::unique_ptr<Executor> executor, const tensorflow::Graph& graph)
+    : executor_(std::move(executor)),
+      argument_types_(ArgumentTypes(graph)),
+      taken_outputs_(NodesWithUnusedOutputs(graph)) {}
+
+absl::Status InOrderExecutor::Run(const Args& args) {
+  if (session_parts() == nullptr) KeepSessionParts(args);
+  const absl::Status fed = CheckFed(args.call_frame);
+  if (!fed.ok()) return fed;
+  InOrderRun run{&taken_outputs_};
+  InOrderRun* const outer = std::exchange(current_run, &run);
+  const absl::Status ran = executor_->Run(args);
+  current_run = outer;
+  if (ran.ok() || run.failed == nullptr) return ran;
+  return tensorflow::AttachDef(ran, run.failed->def());
+}
+
+bool InOrderExecutor::IsFedWithResource() const {
+  return absl::c_linear_search(argument_types_, tensorflow::DT_RESOURCE);
+}
+
+// A kernel relies on the dtypes of its inputs, and ends the process if they differ.
+absl::Status InOrderExecutor::CheckFed(tensorflow::CallFrameInterface* frame) const {
+  const size_t fed_count = frame == nullptr ? 0 : frame->num_args();
+  for (size_t i = 0; i < std::min(argument_types_.size(), fed_count); ++i) {
+    const tensorflow::Tensor* fed = nullptr;
+    const absl::Status found = frame->GetArg(static_cast<int>(i), &fed);
+    if (!found.ok()) return found;
+    if (argument_types_[i] != tensorflow::DT_INVALID && fed->dtype() != argument_types_[i]) {
+      return FedWithAnotherType(static_cast<int>(i), fed->dtype(), argument_types_[i]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void InOrderExecutor::KeepSessionParts(const Args& args) {
+  std::call_once(is_kept_, [&] {
+    kept_parts_ = {args.session_state, args.session_config, args.session_handle};
+    session_parts_.store(&kept_parts_, std::memory_order_release);
+  });
+}
+
+MadeExecutors::MadeExecutors() : outer_(std::exchange(made_executors, this)) {}
+
+MadeExecutors::~MadeExecutors() { made_executors = outer_; }
+
+void MadeExecutors::Add(InOrderExecutor* executor) {
+  ++count_;
+  last_ = executor;
+}
 
 KernelInOrder::KernelInOrder(const tensorflow::OpKernel& kernel,
                              tensorflow::OpKernelContext* context)

@@ -1,10 +1,20 @@
 #pragma once
 
+#include <atomic>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "tensorflow/core/common_runtime/executor.h"
+#include "tensorflow/core/framework/types.h"
 #include "tsl/profiler/lib/traceme.h"
 
 namespace tensorflow {
+class Graph;
 class OpKernel;
 class OpKernelContext;
 }  // namespace tensorflow
@@ -25,6 +35,63 @@ inline constexpr char kRunExecutor[] = "MILLPOND_RUN";
 
 // Registers the type in TensorFlow, for the whole process. Call it once.
 void RegisterRunExecutor();
+
+// Each node with an unused output: for each of its outputs, true if another node uses it.
+using TakenOutputs = absl::flat_hash_map<std::string, std::vector<bool>>;
+
+// The parts that each run of a session gives to its executor.
+struct SessionParts {
+  tensorflow::SessionState* state = nullptr;
+  const tensorflow::ConfigProto* config = nullptr;
+  std::string handle;
+};
+
+// TensorFlow's single-threaded executor, with the checks that its usual executor does.
+// Thread: any number of threads at the same time.
+class InOrderExecutor final : public tensorflow::Executor {
+ public:
+  // `executor` is TensorFlow's for `graph`.
+  InOrderExecutor(std::unique_ptr<tensorflow::Executor> executor, const tensorflow::Graph& graph);
+
+  absl::Status Run(const Args& args) override;
+
+  // The parts of the session that the first run was given; null before.
+  const SessionParts* session_parts() const {
+    return session_parts_.load(std::memory_order_acquire);
+  }
+  // True if one of the fed tensors is a resource, whose handle a session replaces by its tensor.
+  bool IsFedWithResource() const;
+
+ private:
+  void RunAsyncInternal(const Args& args, DoneCallback done) override { done(Run(args)); }
+  absl::Status CheckFed(tensorflow::CallFrameInterface* frame) const;
+  void KeepSessionParts(const Args& args);
+
+  const std::unique_ptr<tensorflow::Executor> executor_;
+  const std::vector<tensorflow::DataType> argument_types_;
+  const TakenOutputs taken_outputs_;
+  std::once_flag is_kept_;
+  SessionParts kept_parts_;
+  std::atomic<const SessionParts*> session_parts_{nullptr};
+};
+
+// Notes the executors of the type that are made on this thread while the scope lives.
+class MadeExecutors {
+ public:
+  MadeExecutors();
+  ~MadeExecutors();
+  MadeExecutors(const MadeExecutors&) = delete;
+  MadeExecutors& operator=(const MadeExecutors&) = delete;
+
+  void Add(InOrderExecutor* executor);
+  // Returns the executor that was made, if it is the only one and in order; otherwise null.
+  InOrderExecutor* OnlyInOrder() const { return count_ == 1 ? last_ : nullptr; }
+
+ private:
+  int count_ = 0;
+  InOrderExecutor* last_ = nullptr;  // null: the usual executor
+  MadeExecutors* const outer_;
+};
 
 struct InOrderRun;
 

@@ -7,6 +7,7 @@
 #include <typeinfo>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/executor.h"
 #include "tensorflow/core/common_runtime/executor_factory.h"
@@ -84,6 +85,7 @@ class RunExecutorTest : public ::testing::Test {
     tensorflow::LocalExecutorParams params;
     params.device = devices_[0].get();
     params.create_kernel = [this](const auto& properties, tensorflow::OpKernel** kernel) {
+      made_ops_.push_back(properties->node_def.op());
       return tensorflow::CreateNonCachedKernel(devices_[0].get(), nullptr, properties,
                                                TF_GRAPH_DEF_VERSION, kernel);
     };
@@ -106,6 +108,7 @@ class RunExecutorTest : public ::testing::Test {
   }
 
   std::vector<std::unique_ptr<tensorflow::Device>> devices_;
+  std::vector<std::string> made_ops_;  // of the kernels, in the order in which they were made
 };
 
 TEST_F(RunExecutorTest, PlainGraphRunsInOrder) {
@@ -114,6 +117,17 @@ TEST_F(RunExecutorTest, PlainGraphRunsInOrder) {
 
 TEST_F(RunExecutorTest, VariablesRunInOrder) {
   EXPECT_FALSE(HasUsualExecutor(testing::VariableModel(testing::Vector<float>({1}))));
+}
+
+TEST_F(RunExecutorTest, NodesThatOnlyHandOnHaveNoKernel) {
+  SavedModelFiles files = testing::DoublingModel();
+  files.AddNode("handed_on", "Identity", {"sum"}, testing::SetFloat);
+  files.AddNode("again", "Identity", {"handed_on"}, testing::SetFloat);
+  files.AddNode("negative", "Neg", {"again"}, testing::SetFloat);
+  files.AddNode("waits", "Identity", {"sum", "^negative"}, testing::SetFloat);
+  Make(kRunExecutor, files);
+  EXPECT_EQ(absl::c_count(made_ops_, "Identity"), 0);
+  EXPECT_EQ(absl::c_count(made_ops_, "Neg"), 1);
 }
 
 TEST_F(RunExecutorTest, LoopHasTheUsualExecutor) {
