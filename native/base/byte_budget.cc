@@ -1,13 +1,32 @@
 #include "native/base/byte_budget.h"
 
+#include <algorithm>
+
+#include "native/base/sharded.h"
+
 namespace millpond::base {
 
+namespace {
+
+// Threads take a portion of the bytes that a request takes, and keep at most this part of the limit
+// in hand, all together.
+constexpr int64_t kPortionBytesMax = int64_t{64} << 10U;
+constexpr int64_t kPartsInHand = 64;
+
+int64_t PortionOf(int64_t limit_bytes) {
+  return std::min(kPortionBytesMax, limit_bytes / (kPartsInHand * CellCountForRequestThreads()));
+}
+
+}  // namespace
+
+ByteBudget::ByteBudget(int64_t limit_bytes)
+    : limit_bytes_(limit_bytes), in_use_(PortionOf(limit_bytes)) {}
+
 bool ByteBudget::Take(int64_t bytes, Use use) {
-  const int64_t before = in_use_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   const int64_t reserve_bytes = static_cast<int64_t>(use) * kReserveBytes;
-  // Computed in this order, because the limit may be the largest number.
-  if (bytes - reserve_bytes <= limit_bytes_ - before) return true;
-  in_use_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  const int64_t all_bytes =
+      limit_bytes_ > kUnlimited - reserve_bytes ? kUnlimited : limit_bytes_ + reserve_bytes;
+  if (in_use_.Take(bytes, all_bytes)) return true;
   refused_count_.fetch_add(1, std::memory_order_relaxed);
   return false;
 }

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "native/base/portioned_count.h"
+
 namespace millpond::base {
 
 // The memory of the server that all clients together may take, over every protocol, for
@@ -14,9 +16,9 @@ namespace millpond::base {
 // them when it is destroyed. If there are no bytes for an object, it is not kept.
 //
 // Thread: any thread at any time; wait-free. Owner: shared by the servers of all protocols; it
-// outlives the shares. Cost: an atomic addition for each change of a share. If threads take bytes
-// at the same time near the limit, each may cause a refusal of another. The limit of a Use is never
-// exceeded.
+// outlives the shares. Cost: an atomic of the thread's own cache line for most changes of a share
+// (PortionedCount). If threads take bytes at the same time near the limit, each may cause a refusal
+// of another. The limit of a Use is never exceeded.
 class ByteBudget {  // NOLINT(clang-analyzer-optin.performance.Padding): no line is shared
  public:
   class Share;
@@ -35,23 +37,23 @@ class ByteBudget {  // NOLINT(clang-analyzer-optin.performance.Padding): no line
   // 32 MiB are some 10,000 calls, and a small part of any machine.
   static constexpr int64_t kReserveBytes = int64_t{32} << 20U;
 
-  explicit ByteBudget(int64_t limit_bytes = kUnlimited) : limit_bytes_(limit_bytes) {}
+  explicit ByteBudget(int64_t limit_bytes = kUnlimited);
   ByteBudget(const ByteBudget&) = delete;
   ByteBudget& operator=(const ByteBudget&) = delete;
 
   // Takes `bytes` and returns true. If fewer are left, takes nothing, counts a refusal and returns
   // false.
   bool Take(int64_t bytes, Use use = Use::kMessage);
-  void Return(int64_t bytes) { in_use_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+  void Return(int64_t bytes) { in_use_.Return(bytes); }
 
   int64_t limit_bytes() const { return limit_bytes_; }
-  int64_t in_use_bytes() const { return in_use_bytes_.load(std::memory_order_relaxed); }
+  int64_t in_use_bytes() const { return in_use_.taken(); }
   // The refusals since the start.
   int64_t refused_count() const { return refused_count_.load(std::memory_order_relaxed); }
 
  private:
   const int64_t limit_bytes_;
-  alignas(64) std::atomic<int64_t> in_use_bytes_{0};
+  PortionedCount in_use_;
   alignas(64) std::atomic<int64_t> refused_count_{0};
 };
 

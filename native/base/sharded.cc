@@ -1,15 +1,26 @@
 #include "native/base/sharded.h"
 
-#include <thread>
+#include "native/base/thread_cores.h"
 
 namespace millpond::base {
+namespace {
 
-int ShardCountForRequestThreads() {
-  constexpr int kMaxShardCount = 32;
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  int shard_count = 1;
-  while (shard_count < cores && shard_count < kMaxShardCount) shard_count *= 2;
-  return shard_count;
+int PowerOfTwo(int at_least, int at_most) {
+  int number = 1;
+  while (number < at_least && number < at_most) number *= 2;
+  return number;
 }
+
+// The cores of the process. Its first caller is not a request thread, which may have one core.
+int CoreCount() {
+  static const int count = static_cast<int>(AllowedCores().size());
+  return count;
+}
+
+}  // namespace
+
+int ShardCountForRequestThreads() { return PowerOfTwo(CoreCount(), 32); }
+
+int CellCountForRequestThreads() { return PowerOfTwo(4 * CoreCount(), 128); }
 
 }  // namespace millpond::base

@@ -10,9 +10,14 @@ namespace millpond::base {
 // The alignment of a shard, which keeps two shards out of one cache line.
 inline constexpr size_t kCacheLineBytes = 64;
 
-// Returns the number of shards, a power of two: a shard for each core, because each core has one
-// request thread. At most 32, which bounds the memory on large machines.
+// Returns the number of shards, a power of two: a shard for each core that the process may use,
+// because each has one request thread. At most 32, which bounds the memory on large machines.
 int ShardCountForRequestThreads();
+
+// Returns the number of shards for a shard of one cache line, a power of two: four for each core,
+// so that hardly any two request threads share one, whatever other threads have numbers between
+// them. At most 128.
+int CellCountForRequestThreads();
 
 // Cells that many threads add to and few threads read. Each thread adds to a shard of its own, and
 // a reader combines all shards.
@@ -35,6 +40,8 @@ class Sharded {
 
   Shard& Mine() { return shards_[ThreadNumber() & (shard_count_ - 1)]; }
 
+  Shard* begin() { return shards_.get(); }
+  Shard* end() { return shards_.get() + shard_count_; }
   const Shard* begin() const { return shards_.get(); }
   const Shard* end() const { return shards_.get() + shard_count_; }
 

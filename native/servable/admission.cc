@@ -14,16 +14,26 @@ constexpr int64_t kPushbackMsMax = 150;
 // successive pauses are far apart.
 constexpr int64_t kPushbackStride = 37;
 
+// The places that a thread takes at a time, and the part of all places that all threads together
+// may have in hand.
+constexpr int64_t kPortionMax = 16;
+constexpr int64_t kPartsInHand = 4;
+
+int64_t PortionOf(int64_t total_limit) {
+  return std::min(kPortionMax, total_limit / (kPartsInHand * base::CellCountForRequestThreads()));
+}
+
 constexpr char kRemedy[] = "; try again later, or use another server";
 
 }  // namespace
 
 Admission::Admission(int64_t total_limit)
-    : total_limit_(std::max<int64_t>(total_limit, 1)), models_(std::make_unique<const Models>()) {}
+    : total_limit_(std::max<int64_t>(total_limit, 1)),
+      in_flight_(PortionOf(total_limit_)),
+      models_(std::make_unique<const Models>()) {}
 
 base::StatusOr<Admission::Ticket> Admission::Enter(std::string_view model) {
-  if (in_flight_count_.fetch_add(1, std::memory_order_relaxed) >= total_limit_) {
-    in_flight_count_.fetch_sub(1, std::memory_order_relaxed);
+  if (!in_flight_.Take(1, total_limit_)) {
     refused_count_.fetch_add(1, std::memory_order_relaxed);
     return base::Status(base::Code::kResourceExhausted,
                         std::to_string(total_limit_) +
@@ -52,7 +62,7 @@ base::Status Admission::RefuseModel(std::string_view model, int64_t limit) {
 
 void Admission::Leave(Model* model) {
   if (model != nullptr) model->in_flight_count.fetch_sub(1, std::memory_order_relaxed);
-  in_flight_count_.fetch_sub(1, std::memory_order_relaxed);
+  in_flight_.Return(1);
 }
 
 void Admission::SetModelLimits(const ModelLimits& limits) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "native/base/portioned_count.h"
 #include "native/base/sharded.h"
 #include "native/base/status.h"
 #include "native/servable/left_right.h"
@@ -19,9 +20,10 @@ namespace millpond::servable {
 // Limits how many requests are in flight, in the server and for each model. A request is in flight
 // from its arrival until it is answered, whether it waits or runs.
 //
-// One object serves all protocols. Enter is wait-free: it costs one atomic of the server. If any
-// model has a limit, it also costs a look-up and an atomic of the model. At a limit, threads that
-// enter at the same time may cause each other's refusal. They never exceed the limit.
+// One object serves all protocols. Enter is lock-free: it costs one atomic, of the thread's own
+// cache line for most requests (PortionedCount). If any model has a limit, it also costs a look-up
+// and an atomic of the model. At a limit, threads that enter at the same time may cause each
+// other's refusal. They never exceed the limit.
 class Admission {
  public:
   // More requests than healthy clients have in flight, with many connections of many streams each.
@@ -54,7 +56,7 @@ class Admission {
   int64_t NextPushbackMs();
 
   int64_t total_limit() const { return total_limit_; }
-  int64_t in_flight_count() const { return in_flight_count_.load(std::memory_order_relaxed); }
+  int64_t in_flight_count() const { return in_flight_.taken(); }
   // The number of requests refused since the server's start.
   int64_t refused_count() const { return refused_count_.load(std::memory_order_relaxed); }
 
@@ -70,7 +72,7 @@ class Admission {
 
   const int64_t total_limit_;
   std::atomic<bool> has_model_limits_{false};
-  alignas(base::kCacheLineBytes) std::atomic<int64_t> in_flight_count_{0};
+  base::PortionedCount in_flight_;
   alignas(base::kCacheLineBytes) std::atomic<int64_t> refused_count_{0};
   std::mutex write_mutex_;  // held by SetModelLimits
   // Every model that has ever had a limit, because a ticket may outlive the limit. The names come

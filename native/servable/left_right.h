@@ -38,7 +38,7 @@ template <typename T>
 class LeftRight {
  public:
   explicit LeftRight(std::unique_ptr<const T> value)
-      : value_(value.release()), readers_(base::ShardCountForRequestThreads()) {}
+      : value_(value.release()), readers_(base::CellCountForRequestThreads()) {}
   ~LeftRight() { delete value_.load(); }
   LeftRight(const LeftRight&) = delete;
   LeftRight& operator=(const LeftRight&) = delete;

@@ -20,6 +20,10 @@ int64_t Averaged(int64_t known_ns, int64_t thread_ns) {
   return known_ns + (thread_ns - known_ns) / (thread_ns < known_ns ? kShorterShare : kLongerShare);
 }
 
+// A run that is as short as it was known to be changes nothing. So most runs only read the time,
+// and its cache line stays with all cores.
+bool IsClearlyShort(int64_t thread_ns) { return thread_ns < RunCost::kWorthSharingNs / 2; }
+
 }  // namespace
 
 bool RunCost::IsWorthSharing(int64_t element_count) const {
@@ -34,6 +38,7 @@ void RunCost::Record(int64_t element_count, int core_count, int64_t run_ns) {
   std::atomic<int64_t>& known_ns = thread_ns_[ClassOf(element_count)];
   const int64_t before_ns = known_ns.load(std::memory_order_relaxed);
   const int64_t thread_ns = std::max<int64_t>(run_ns, 1) * (before_ns == 0 ? 1 : core_count);
+  if (before_ns != 0 && IsClearlyShort(before_ns) && IsClearlyShort(thread_ns)) return;
   known_ns.store(Averaged(before_ns, thread_ns), std::memory_order_relaxed);
 }
 
