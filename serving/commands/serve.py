@@ -97,7 +97,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
     if stops_at_stdin_eof(os.environ):
         launcher.stop_at_eof(sys.stdin.fileno())
     launcher.raise_descriptor_limit()
-    _silence_tensorflow()
+    _set_up_libraries()
     # The sockets are taken after the last exec, and before TensorFlow is loaded, which takes seconds.
     config = take_handed_sockets(config)
     check_port(config.http_host, config.rest_api_port)
@@ -121,7 +121,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
 
 def _load_libraries() -> None:
     """Loads TensorFlow and the server's modules, which takes most of a start's time."""
-    _silence_tensorflow()
+    _set_up_libraries()
     with quiet_stderr(), absent_packages(*UNUSED_PACKAGES):
         from serving.data_plane.plane import native_module
         from serving.server import server
@@ -130,10 +130,12 @@ def _load_libraries() -> None:
     del server
 
 
-def _silence_tensorflow() -> None:
+def _set_up_libraries() -> None:
     # TensorFlow's own log lines are not JSON, and without a GPU they contain an error about CUDA. They are not
     # needed, because each failure is also the status of a load or of a request.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # numpy's library of linear algebra would start a thread for each core, and checks of answers need none.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _versions() -> str:
