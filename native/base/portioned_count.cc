@@ -1,5 +1,7 @@
 #include "native/base/portioned_count.h"
 
+#include <algorithm>
+
 namespace millpond::base {
 
 PortionedCount::PortionedCount(int64_t portion)
@@ -36,11 +38,10 @@ void PortionedCount::Return(int64_t count) {
   }
 }
 
-// The hands are read first: what moves from a hand to the common count meanwhile counts as taken.
 int64_t PortionedCount::taken() const {
   int64_t held = 0;
   for (const Hand& hand : hands_) held += hand.count.load(std::memory_order_relaxed);
-  return common_.load(std::memory_order_relaxed) - held;
+  return std::max<int64_t>(common_.load(std::memory_order_relaxed) - held, 0);
 }
 
 bool PortionedCount::TakeFrom(Hand* hand, int64_t count) {

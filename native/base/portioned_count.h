@@ -29,7 +29,8 @@ class PortionedCount {
   bool Take(int64_t count, int64_t limit);
   void Return(int64_t count);
 
-  // Leaves out what is in hands.
+  // Leaves out what is in hands. Exact while no thread takes or returns; else off by up to twice
+  // the portion for each that does.
   int64_t taken() const;
 
  private:

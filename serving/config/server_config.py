@@ -120,7 +120,7 @@ class ServerConfig:
     batching: BatchingSettings = BATCHING_OFF
     enable_per_model_batching_parameters: bool = False
     tensorflow_intra_op_parallelism: int = 0  # 0: one thread a core
-    tensorflow_inter_op_parallelism: int = 0
+    tensorflow_inter_op_parallelism: int = 0  # 0: two threads
     arena: bool = True
     # Versions that may load at once and find their memory in place. Negative: as many as do load at once.
     arena_spare_slabs: int = -1

@@ -191,7 +191,8 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "tensorflow_inter_op_parallelism",
         integer(0, 4096),
         ServerConfig.tensorflow_inter_op_parallelism,
-        "threads of TensorFlow's pool that run kernels side by side; 0: one per core",
+        "threads of TensorFlow's pool that run kernels side by side; 0: two, because a request runs "
+        "on a thread of its own",
     ),
     RefusedFlag(
         "tensorflow_session_config_file",

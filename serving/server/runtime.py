@@ -2,11 +2,22 @@
 
 import structlog
 
+from serving.config.server_config import ServerConfig
 from serving.data_plane.plane import RuntimeOptions
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.server.foundation import Foundation
 
 _log = structlog.get_logger(__name__)
+
+INTER_OP_THREAD_COUNT = 2
+"""The threads of TensorFlow's pool for kernels side by side, by default. A run stays on its request thread, so a
+thread for each core would only wait."""
+
+
+def _inter_op_thread_count(config: ServerConfig) -> int:
+    # The stock runtime runs requests in that pool, with a thread for each core (0).
+    default_count = 0 if config.lab.is_stock else INTER_OP_THREAD_COUNT
+    return config.tensorflow_inter_op_parallelism or default_count
 
 
 def initialize_runtime(foundation: Foundation) -> None:
@@ -17,7 +28,7 @@ def initialize_runtime(foundation: Foundation) -> None:
     config = foundation.config
     options = RuntimeOptions(
         intra_op_thread_count=config.tensorflow_intra_op_parallelism,
-        inter_op_thread_count=config.tensorflow_inter_op_parallelism,
+        inter_op_thread_count=_inter_op_thread_count(config),
         is_stock=config.lab.is_stock,
         has_load_pool=config.lab.has_load_pool,
         checks_method_names=config.enable_signature_method_name_check,

@@ -5,6 +5,7 @@ priority, requests never.
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -182,6 +183,43 @@ def test_http_threads_are_nicer_than_those_of_requests(servers: SwappedServers):
 
 def test_stock_runtime_has_no_idle_thread(servers: SwappedServers):
     assert set(policies(servers.get("stock")).values()) == {os.SCHED_OTHER}
+
+
+# --- The number of threads ---
+
+
+def threads_by_name(server: ModelServer) -> Counter[str]:
+    """Counts the threads by name. jemalloc starts its own as it needs them, so they are left out."""
+    names = thread_names(server).values()
+    return Counter(name for name in names if name != "jemalloc_bg_thd")
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_a_further_core_adds_two_threads(
+    start_module_server: StartServer, scale_model: ScaleModel, tmp_path: Path
+):
+    """One of them serves requests, and TensorFlow shares the work of a large kernel with the other."""
+    scale_model.write(tmp_path, 1)
+
+    def start(core_count: int) -> ModelServer:
+        cores = ",".join(str(core) for core in sorted(CORES)[:core_count])
+        server = start_module_server(
+            model_name="scale",
+            base_path=tmp_path,
+            command=("taskset", "--cpu-list", cores, sys.executable, "-m", "serving"),
+        )
+        server.wait_until_available("scale", 1)
+        return server
+
+    of_one_core = start(1)
+    of_two_cores = start(2)
+
+    def has_added_two() -> bool:
+        one, two = threads_by_name(of_one_core), threads_by_name(of_two_cores)
+        added = two - one
+        return not one - two and added.total() == 2 and added["request-1"] == 1
+
+    wait_until(has_added_two, "two more threads")
 
 
 # --- Cores of the request threads -----------------------------------------------------------------
