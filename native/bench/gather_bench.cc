@@ -1,5 +1,6 @@
-// Measures 26 look-ups of rows, those of one request to the CTR model: TensorFlow's kernel beside
-// ours, with ids that are spread over tables of 300,000 rows, and with ids of the same 100 rows.
+// Measures 26 look-ups of rows, those of one request to the CTR model, and 26 sums of 20 rows for
+// each row of a request: TensorFlow's kernels beside ours, with ids that are spread over tables of
+// 300,000 rows, and with ids of the same 100 rows.
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "native/bench/measure.h"
 #include "native/tf/fixed_value.h"
 #include "native/tf/gather_kernel.h"
+#include "native/tf/segment_kernel.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/node_def_builder.h"
@@ -29,6 +31,10 @@ constexpr int64_t kHotRows = 100;
 constexpr int64_t kRowFloats = 16;
 constexpr int kRequestCount = 64;  // different ones
 
+constexpr char kGather[] = "GatherV2";
+constexpr char kSum[] = "SparseSegmentSum";
+constexpr int64_t kSummedRows = 20;
+
 class GatherBench {
  public:
   GatherBench() {
@@ -40,11 +46,15 @@ class GatherBench {
       tables_.emplace_back(tensorflow::DT_FLOAT, tensorflow::TensorShape{kTableRows, kRowFloats});
       tables_.back().flat<float>().setConstant(1);
     }
-    axis_.scalar<int32_t>()() = 0;
   }
 
   // Measures requests of `rows` rows whose ids are below `id_end`.
-  void Measure(int64_t rows, int64_t id_end) {
+  void Measure(const char* op, int64_t rows, int64_t id_end) {
+    const bool is_sum = op == kSum;
+    const std::string what = std::string(op) + " " + std::to_string(rows) +
+                             (id_end == kHotRows ? " rows, hot" : " rows, spread");
+    if (is_sum) rows *= kSummedRows;
+    third_ = is_sum ? Segments(rows) : Tensor(0);
     std::mt19937_64 random(/*seed=*/1);
     std::vector<Tensor> ids;
     for (int i = 0; i < kRequestCount * kTableCount; ++i) {
@@ -54,23 +64,29 @@ class GatherBench {
         flat(row) = static_cast<int64_t>(random() % static_cast<uint64_t>(id_end));
       }
     }
-    const std::string what =
-        std::to_string(rows) + (id_end == kHotRows ? " rows, hot" : " rows, spread");
     for (const char* label : {"", tf::kMillpondKernel}) {
-      const auto kernel = Make(label);
+      const auto kernel = Make(op, label);
       const std::string name = what + (*label == '\0' ? ", TensorFlow" : ", Millpond");
-      bench::Measure(name.c_str(), 1, static_cast<int>(20'000 / (rows + 10)),
+      bench::Measure(name.c_str(), 1, static_cast<int>(20'000 / (rows + 10)) + 10,
                      [&](int, int call) { Answer(kernel.get(), ids, call % kRequestCount); });
     }
   }
 
  private:
-  std::unique_ptr<tensorflow::OpKernel> Make(const char* label) const {
+  // Ascending, with kSummedRows ids in each segment.
+  static Tensor Segments(int64_t id_count) {
+    Tensor segments(tensorflow::DT_INT32, tensorflow::TensorShape{id_count});
+    for (int64_t i = 0; i < id_count; ++i) {
+      segments.flat<int32_t>()(i) = static_cast<int32_t>(i / kSummedRows);
+    }
+    return segments;
+  }
+  std::unique_ptr<tensorflow::OpKernel> Make(const char* op, const char* label) const {
     tensorflow::NodeDef node;
-    TF_CHECK_OK(tensorflow::NodeDefBuilder("gather", "GatherV2")
+    TF_CHECK_OK(tensorflow::NodeDefBuilder("node", op)
                     .Input("table", 0, tensorflow::DT_FLOAT)
                     .Input("ids", 0, tensorflow::DT_INT64)
-                    .Input("axis", 0, tensorflow::DT_INT32)
+                    .Input("axis_or_segments", 0, tensorflow::DT_INT32)
                     .Finalize(&node));
     if (*label != '\0') (*node.mutable_attr())["_kernel"].set_s(label);
     absl::Status status;
@@ -87,7 +103,7 @@ class GatherBench {
       Tensor of_table = ids[static_cast<size_t>(request * kTableCount + i)];
       const std::vector<tensorflow::TensorValue> inputs = {tensorflow::TensorValue(&tables_[i]),
                                                            tensorflow::TensorValue(&of_table),
-                                                           tensorflow::TensorValue(&axis_)};
+                                                           tensorflow::TensorValue(&third_)};
       const tensorflow::AllocatorAttributes attributes;
       tensorflow::OpKernelContext::Params parameters;
       parameters.device = device_.get();
@@ -104,14 +120,16 @@ class GatherBench {
 
   std::unique_ptr<tensorflow::Device> device_;
   std::vector<Tensor> tables_;
-  Tensor axis_{tensorflow::DT_INT32, tensorflow::TensorShape{}};
+  Tensor third_;  // the axis of a gather, or the segments of a sum
 };
 
 void Run() {
   tf::RegisterGatherKernels();
+  tf::RegisterSegmentKernels();
   GatherBench bench;
-  for (const int64_t rows : {1, 16, 100, 1'000}) {
-    for (const int64_t id_end : {kTableRows, kHotRows}) bench.Measure(rows, id_end);
+  for (const int64_t id_end : {kTableRows, kHotRows}) {
+    for (const int64_t rows : {1, 16, 100, 1'000}) bench.Measure(kGather, rows, id_end);
+    for (const int64_t rows : {1, 16, 100}) bench.Measure(kSum, rows, id_end);
   }
 }
 

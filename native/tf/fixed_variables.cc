@@ -8,6 +8,7 @@
 
 #include "native/tf/fixed_value.h"
 #include "native/tf/gather_kernel.h"
+#include "native/tf/segment_kernel.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -116,6 +117,13 @@ bool IsByRows(const Node& node, const char* dtype_name) {
          tensorflow::DataTypeCanUseMemcpy(dtype);
 }
 
+// Returns true if the node takes a whole variable as its first input. Then its rows lie apart.
+bool TakesVariable(const Node& node) {
+  const Node* const source = SourceOf(node, 0);
+  Attributes variable;
+  return source != nullptr && source->type_string() == kReadOp && AddVariable(*source, &variable);
+}
+
 // Returns the attributes of the node's fixed kernel; none if it has no such kernel.
 Attributes FixedAttributes(const Node& node, bool is_fixed) {
   Attributes attributes;
@@ -123,7 +131,8 @@ Attributes FixedAttributes(const Node& node, bool is_fixed) {
   const bool is_of_variable = op == "ResourceGather" && IsByRows(node, "dtype");
   const bool has_kernel =
       (is_fixed && (op == kReadOp || is_of_variable) && AddVariable(node, &attributes)) ||
-      (op == "GatherV2" && IsByRows(node, "Tparams") && IsZero(node, 2));
+      (op == "GatherV2" && IsByRows(node, "Tparams") && IsZero(node, 2)) ||
+      (is_fixed && IsSegmentOp(op) && TakesVariable(node));
   if (!has_kernel && !is_of_variable) return {};
   attributes.emplace_back("_kernel", has_kernel ? kMillpondKernel : kVariableKernel);
   return attributes;
@@ -229,6 +238,7 @@ void RegisterFixedKernels() {
         return new FixedRead(context);
       });
   RegisterGatherKernels();
+  RegisterSegmentKernels();
 }
 
 }  // namespace millpond::tf

@@ -19,7 +19,8 @@ namespace millpond::tf {
 // All runs write to these cache lines, so on many cores they wait for one another. Once nothing
 // writes to the variables any more, WithFixedVariables gives an executor other kernels. A read of a
 // variable becomes a constant, which an executor hands on without a count and without a kernel. A
-// gather from a variable has its table from the beginning (gather_kernel.h).
+// gather from a variable has its table from the beginning (gather_kernel.h). Sums of a variable's
+// rows ask for them first (segment_kernel.h).
 
 // Allows fixed kernels for all executors that `session` makes from now on. To be called when the
 // variables have their values, and only if no signature writes to one. Does nothing in the stock

@@ -388,5 +388,104 @@ TEST(GatherKernel, OtherAxesAreTensorFlows) {
   EXPECT_EQ(Values<float>(model.Fetch("by_columns", feeds).first), (std::vector<float>{1, 3}));
 }
 
+// --- Sums of rows: TensorFlow's kernels are the oracle ---
+
+constexpr const char* kSegmentOps[] = {"SparseSegmentSum", "SparseSegmentMean",
+                                       "SparseSegmentSqrtN"};
+
+// For each op a node with TensorFlow's kernel, and one with ours.
+SavedModelFiles SegmentGraph(DataType dtype, DataType id_dtype, DataType segment_dtype) {
+  SavedModelFiles files;
+  const auto placeholder = [&](const char* name, DataType of) {
+    files.AddNode(name, "Placeholder", {},
+                  [&](NodeDef* node) { (*node->mutable_attr())["dtype"].set_type(of); });
+  };
+  placeholder("table", dtype);
+  placeholder("ids", id_dtype);
+  placeholder("segments", segment_dtype);
+  for (const std::string op : kSegmentOps) {
+    for (const bool is_ours : {false, true}) {
+      files.AddNode(op + (is_ours ? "/ours" : "/theirs"), op, {"table", "ids", "segments"},
+                    [&](NodeDef* node) {
+                      (*node->mutable_attr())["T"].set_type(dtype);
+                      (*node->mutable_attr())["Tidx"].set_type(id_dtype);
+                      (*node->mutable_attr())["Tsegmentids"].set_type(segment_dtype);
+                      if (is_ours) (*node->mutable_attr())["_kernel"].set_s(kMillpondKernel);
+                    });
+    }
+  }
+  return files;
+}
+
+// Segments in ascending order for as many ids, or one fewer, or not in order.
+template <typename Segment>
+Tensor RandomSegments(int64_t id_count, bool has_bad, std::mt19937* random) {
+  const bool is_short = has_bad && (*random)() % 2 == 0 && id_count > 0;
+  Tensor segments(tensorflow::DataTypeToEnum<Segment>::v(), {id_count - (is_short ? 1 : 0)});
+  Segment segment = 0;
+  for (int64_t i = 0; i < segments.NumElements(); ++i) {
+    if ((*random)() % 4 == 0) segment = static_cast<Segment>(segment + (*random)() % 3);
+    if (has_bad && (*random)() % 8 == 0) segment = static_cast<Segment>(segment - 1);
+    segments.flat<Segment>()(i) = segment;
+  }
+  return segments;
+}
+
+template <typename Id, typename Segment>
+void CompareSegments(DataType dtype, std::mt19937* random, int* failed_count) {
+  Model model(SegmentGraph(dtype, tensorflow::DataTypeToEnum<Id>::v(),
+                           tensorflow::DataTypeToEnum<Segment>::v()),
+              kUsualExecutor);
+  for (int i = 0; i < 60; ++i) {
+    const Tensor table = RandomTensor(dtype, RandomShape(1, 3, random), random);
+    Tensor ids = RandomIds<Id>(table.dim_size(0), (*random)() % 8 == 0, random);
+    if (ids.dims() != 1 && (*random)() % 8 != 0) {
+      Tensor flat;
+      ASSERT_TRUE(flat.CopyFrom(ids, {ids.NumElements()}));
+      ids = flat;
+    }
+    const Tensor segments =
+        RandomSegments<Segment>(ids.NumElements(), (*random)() % 8 == 0, random);
+    for (const std::string op : kSegmentOps) {
+      const std::vector<std::pair<std::string, Tensor>> feeds = {
+          {"table", table}, {"ids", ids}, {"segments", segments}};
+      const auto expected = model.Fetch(op + "/theirs", feeds);
+      const auto answer = model.Fetch(op + "/ours", feeds);
+      EXPECT_TRUE(IsSame(answer.first, expected.first)) << op << " of " << table.DebugString();
+      EXPECT_EQ(WithoutNode(answer.second), WithoutNode(expected.second));
+      if (!expected.second.empty()) ++*failed_count;
+    }
+  }
+}
+
+TEST(SegmentKernel, AnswersBitForBitAsTensorFlows) {
+  std::mt19937 random(2'026);
+  int failed_count = 0;
+  for (const DataType dtype : {DT_FLOAT, tensorflow::DT_HALF, tensorflow::DT_BFLOAT16}) {
+    CompareSegments<int32_t, int32_t>(dtype, &random, &failed_count);
+    CompareSegments<int64_t, int32_t>(dtype, &random, &failed_count);
+    CompareSegments<int32_t, int64_t>(dtype, &random, &failed_count);
+    CompareSegments<int64_t, int64_t>(dtype, &random, &failed_count);
+  }
+  EXPECT_GT(failed_count, 50);
+}
+
+// Sums of the rows of a variable: the graph of embedding_lookup_sparse with allow_fast_lookup.
+TEST(SegmentKernel, SumsOfAFixedVariableAnswerAsBefore) {
+  SavedModelFiles files = VariableGraph(Rows(), Vector<int64_t>({3, 0, 3}));
+  files.AddConst("segments", Vector<int32_t>({0, 0, 1}));
+  files.AddNode("sums", "SparseSegmentSum", {"read", "ids", "segments"}, [](NodeDef* node) {
+    (*node->mutable_attr())["T"].set_type(DT_FLOAT);
+    (*node->mutable_attr())["Tidx"].set_type(DT_INT64);
+    (*node->mutable_attr())["Tsegmentids"].set_type(DT_INT32);
+  });
+  files.AddNode("twice_sums", "Mul", {"sums", "two"}, testing::SetFloat);
+  Model model(files);
+  model.Do("set");
+  EXPECT_EQ(model.Floats("sums"), (std::vector<float>{6, 8, 6, 7}));
+  FixVariables(model.session());
+  EXPECT_EQ(model.Floats("twice_sums"), (std::vector<float>{12, 16, 12, 14}));
+}
+
 }  // namespace
 }  // namespace millpond::tf

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "native/base/thread_cores.h"
 #include "tests/native/threads.h"
 
 namespace millpond::base {
