@@ -51,6 +51,7 @@ SERVING_ROOMS = (
     "warmup",
     "client",
     "data_plane",
+    "request_log",
     "gates",
     "loading",
     "source",

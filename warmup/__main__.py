@@ -3,6 +3,7 @@
     synthesize  write requests that fit a version's signatures
     inspect     print what is in a file
     check       find what would keep the version from being loaded
+    from-log    write a sample of a request log, also as golden answers
 
 `millpond capture` writes a file of live requests. The exit status is 1 if a fault was found or the
 command failed, and 2 if the command line is wrong.
@@ -17,11 +18,13 @@ from pathlib import Path
 
 from serving.base.closed_pipe import until_closed_pipe
 from serving.base.errors import InvalidConfig, MillpondError, NotFound
+from serving.base.name_text import listed
 from serving.base.signatures import signature_of
 from warmup.faults import find_faults
 from warmup.inspection import RecordSummary, inspect, totals_of
-from warmup.prediction_log import warm_up_file, write_logs
+from warmup.prediction_log import RECORD_COUNT_MAX, read_logs, warm_up_file, write_logs
 from warmup.record_table import print_records
+from warmup.request_log import LogSample
 from warmup.signature_defs import DEFAULT_TAGS, read_signature_defs, require_version
 from warmup.synthesis import SynthesisSettings, synthesize
 
@@ -79,6 +82,27 @@ def _synthesize(parsed: argparse.Namespace) -> int:
     for signature_name, obstacle in synthesis.left_out.items():
         print(f"left out signature {signature_name!r}: {obstacle}", file=sys.stderr)
     print(f"{path}: {len(synthesis.logs)} records")
+    return 0
+
+
+def _from_log(parsed: argparse.Namespace) -> int:
+    path = warm_up_file(parsed.output)
+    if path.exists() and not parsed.force:
+        raise InvalidConfig(f"{path} exists; --force overwrites it")
+    sample = LogSample(parsed.count, seed=parsed.seed, has_responses=parsed.with_responses)
+    for log_path in parsed.logs:
+        sample.add(read_logs(log_path))
+    logs = sample.logs()
+    if not logs:
+        raise NotFound(
+            f"{listed(map(str, parsed.logs))}: no request of a predict_log is in them; "
+            "give complete files of the request log"
+        )
+    write_logs(path, logs)
+    if sample.left_out_count:
+        print(f"left out {sample.left_out_count} records that are no predict_log", file=sys.stderr)
+    golden = ", with golden answers" if parsed.with_responses else ""
+    print(f"{path}: {len(logs)} records{golden}")
     return 0
 
 
@@ -169,6 +193,34 @@ def _add_synthesize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
+def _add_from_log(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "logs", type=Path, nargs="+", metavar="LOG", help="complete TFRecord files of a request log"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE|DIR",
+        help="the file to write, or a version's directory",
+    )
+    parser.add_argument(
+        "--count",
+        type=_record_count,
+        default=RECORD_COUNT_MAX,
+        help=f"most records (default {RECORD_COUNT_MAX:,})",
+    )
+    parser.add_argument(
+        "--with-responses",
+        action="store_true",
+        help="keep the answers, with which the gate `golden` compares",
+    )
+    parser.add_argument(
+        "--seed", type=_not_negative, default=0, help="seed of the sample (default 0)"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+
+
 def _add_inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path", type=Path, metavar="FILE|DIR", help="a file, or a version's directory"
@@ -192,6 +244,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "inspect": Command("print what is in a file", _add_inspect, _inspect),
     "check": Command("find what would keep the version from being loaded", _add_version, _check),
+    "from-log": Command(
+        "write a sample of a request log, also as golden answers", _add_from_log, _from_log
+    ),
 }
 
 
@@ -201,6 +256,13 @@ def _batch_sizes(text: str) -> tuple[int, ...]:
 
 def _positive(text: str) -> int:
     return _at_least(1, text)
+
+
+def _record_count(text: str) -> int:
+    count = _positive(text)
+    if count > RECORD_COUNT_MAX:
+        raise argparse.ArgumentTypeError(f"{text}: a server accepts {RECORD_COUNT_MAX} records")
+    return count
 
 
 def _not_negative(text: str) -> int:

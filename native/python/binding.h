@@ -25,6 +25,7 @@ void RegisterStatus(nanobind::module_& module);
 void RegisterRuntime(nanobind::module_& module);
 void RegisterMemory(nanobind::module_& module);
 void RegisterReservoir(nanobind::module_& module);
+void RegisterRequestLog(nanobind::module_& module);
 void RegisterStatistics(nanobind::module_& module);
 void RegisterSpans(nanobind::module_& module);
 void RegisterServable(nanobind::module_& module);

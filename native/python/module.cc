@@ -8,6 +8,7 @@ NB_MODULE(_data_plane, module) {
   RegisterRuntime(module);
   RegisterMemory(module);
   RegisterReservoir(module);
+  RegisterRequestLog(module);
   RegisterStatistics(module);
   RegisterSpans(module);
   RegisterServable(module);

@@ -73,10 +73,11 @@ class PySavedModelLoad {
   std::unique_ptr<PyServable> Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
                                      const PyRequestStatistics* statistics,
                                      std::optional<servable::BatchSettings> batching,
-                                     double replay_seconds_max) {
+                                     double replay_seconds_max,
+                                     std::shared_ptr<servable::RequestLog> request_log) {
     auto finished = ValueOrThrow(load_->Finish(
         std::move(reservoir), statistics == nullptr ? nullptr : statistics->statistics().get(),
-        base::MonotonicNs(), std::move(batching)));
+        base::MonotonicNs(), std::move(batching), std::move(request_log)));
     return std::make_unique<PyServable>(std::move(finished), replay_seconds_max > 0
                                                                  ? SecondsToNs(replay_seconds_max)
                                                                  : tensor::RunContext::kNoDeadline);
@@ -274,7 +275,8 @@ void RegisterServable(nb::module_& module) {
       .def("discard", &Load::Discard)
       .def("finish", &Load::Finish, nb::arg("reservoir").none() = nb::none(),
            nb::arg("request_statistics").none() = nb::none(),
-           nb::arg("batching").none() = nb::none(), nb::arg("replay_seconds_max") = 0.0);
+           nb::arg("batching").none() = nb::none(), nb::arg("replay_seconds_max") = 0.0,
+           nb::arg("request_log").none() = nb::none());
 }
 
 }  // namespace millpond::python

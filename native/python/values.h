@@ -39,9 +39,11 @@
 #include "native/servable/batch_size.h"
 #include "native/servable/batch_statistics.h"
 #include "native/servable/batching_servable.h"
+#include "native/servable/request_log.h"
 #include "native/servable/request_reservoir.h"
 #include "native/servable/routing.h"
 #include "native/tensor/row_verdict.h"
+#include "native/tf/record_frames.h"
 #include "native/tf/runtime.h"
 #include "native/tf/saved_model.h"
 #include "native/tf/trace_session.h"
@@ -259,6 +261,31 @@ struct ValueClass<servable::RequestReservoirStatistics> {
   static constexpr char kName[] = "RequestReservoirStatistics";
   static constexpr auto kFields = std::tuple{Field{"request_count", &Value::request_count},
                                              Field{"request_bytes", &Value::request_bytes}};
+};
+
+template <>
+struct ValueClass<servable::RequestLogStatistics> {
+  using Value = servable::RequestLogStatistics;
+  static constexpr auto kModule = "serving.data_plane.request_log";
+  static constexpr char kName[] = "RequestLogStatistics";
+  static constexpr auto kFields = std::tuple{Field{"sampled_count", &Value::sampled_count},
+                                             Field{"dropped_count", &Value::dropped_count}};
+};
+
+template <>
+struct ValueClass<tf::LoggedBatch> {
+  using Value = tf::LoggedBatch;
+  static constexpr auto kModule = "serving.data_plane.request_log";
+  static constexpr char kName[] = "LoggedBatch";
+  static constexpr auto kFields =
+      std::tuple{Field{"log_id", &Value::log_id}, Field{"record_count", &Value::record_count},
+                 Field{"frames",
+                       +[](const Value& batch) {
+                         return nanobind::bytes(batch.frames.data(), batch.frames.size());
+                       }},
+                 Field{"heads", +[](const Value& batch) {
+                         return nanobind::bytes(batch.heads.data(), batch.heads.size());
+                       }}};
 };
 
 template <>

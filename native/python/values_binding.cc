@@ -31,10 +31,10 @@ void RegisterValues(nanobind::module_& module) {
       tf::RuntimeOptions, memory::MemoryStatistics, tf::MemoryPlan, memory::SlabPoolStatistics,
       memory::TableStatistics, tf::TableReport, tf::MissingKernel, servable::BatchSettings,
       memory::ArenaStatistics, memory::ArenaRemains, servable::BatchFigures,
-      servable::SignatureBatching, servable::RequestReservoirStatistics, servable::Routing,
-      metrics::LatencyFigures, metrics::HistoryPoint, base::TraceContext, metrics::RequestSpan,
-      tf::EventTotal, tf::Trace, rpc::ReflectionTable, rpc::HttpOptions, rpc::ServerOptions>(
-      module);
+      servable::SignatureBatching, servable::RequestReservoirStatistics,
+      servable::RequestLogStatistics, tf::LoggedBatch, servable::Routing, metrics::LatencyFigures,
+      metrics::HistoryPoint, base::TraceContext, metrics::RequestSpan, tf::EventTotal, tf::Trace,
+      rpc::ReflectionTable, rpc::HttpOptions, rpc::ServerOptions>(module);
 }
 
 }  // namespace millpond::python

@@ -64,6 +64,7 @@ void ModelCall::Finish() {
   Status answer = inference::EndRun(&prepared_.run);
   if (answer.ok()) {
     if (offers_run_) samples_.Keep(prepared_.run, handle_.reservoir(), call_->received_ns());
+    if (may_be_logged_) run_log_.Keep(prepared_.run, handle_.request_log());
     answer = prepared_.encode(&prepared_.run, &reply_);
   }
   End(answer);
@@ -85,6 +86,8 @@ void ModelCall::End(const Status& answer) {
   requests.Of(method_.method_).Record(status.code(), times);
   trace_.End(handle_, unmatched_model_, times, now_ns);
   if (status.ok()) reservoir_ = FindReservoir(handle_, kind_, is_joint_, now_ns);
+  if (!status.ok()) run_log_.Discard();
+  if (run_log_.is_kept()) run_log_.Hold(std::move(handle_));
   handle_ = {};
   ended_ns_ = now_ns;
   reply_bytes_ = status.ok() ? reply_.size() : 0;
@@ -100,6 +103,10 @@ void ModelCall::Offer() {
   trace_.Offer(*call_, status_, reply_bytes_);
   if (reservoir_) reservoir_->Take(*kind_, call_->request(), ended_ns_);
   if (status_.ok()) samples_.Give(ended_ns_);
+  if (!run_log_.is_kept()) return;
+  const auto trace = FindTraceContext(*call_);
+  const int64_t received_ns = call_->received_ns();
+  run_log_.Give(received_ns, ended_ns_ - received_ns, trace ? trace->trace_id : "");
 }
 
 Status ModelCall::Pin(const std::optional<inference::ModelSpec>& spec, CanaryShare share) {
@@ -129,6 +136,7 @@ Status ModelCall::SetReply(base::StatusOr<base::ReplyBytes> reply) {
 
 void ModelCall::OfferToReservoir(std::string_view signature_name,
                                  const tensor::OutputSet& outputs) {
+  may_be_logged_ = true;
   if (handle_.reservoir() == nullptr) return;
   kind_.emplace(signature_name, outputs, request().remaining_bytes(), handle_->CompilesEachShape());
 }

@@ -12,6 +12,7 @@
 #include "native/base/status.h"
 #include "native/inference/model_spec.h"
 #include "native/inference/prepared.h"
+#include "native/inference/run_log.h"
 #include "native/inference/run_samples.h"
 #include "native/metrics/request_recorder.h"
 #include "native/metrics/request_statistics.h"
@@ -78,17 +79,21 @@ class ModelCall final : public servable::WaitingRequest {
   base::Status SetReply(base::StatusOr<base::ReplyBytes> reply);
 
   // Offers the request's bytes, which are a PredictRequest, to the model's RequestReservoir, if it
-  // has one. The reservoir takes them after the answer is written.
+  // has one. The reservoir takes them after the answer is written. The model's log may take the
+  // run.
   void OfferToReservoir(std::string_view signature_name, const tensor::OutputSet& outputs);
   // The same for a request that runs these signatures as one; to RequestReservoir::joint.
   void OfferToJointReservoir(std::string_view signature_names);
-  // Offers the run to the reservoir, as the PredictRequest that runs the same.
-  void OfferRun() { offers_run_ = true; }
+  // Offers the run to the reservoir, as the PredictRequest that runs the same. The model's log may
+  // take it, too.
+  void OfferRun() { offers_run_ = may_be_logged_ = true; }
 
  private:
-  // Records the request, releases the version, and answers with the reply or an error.
+  // Records the request, releases the version unless the request is logged, and answers with the
+  // reply or an error.
   void End(const base::Status& answer);
-  // Offers the request to its trace and to the model's reservoir, after the answer is written.
+  // Offers the request to its trace and to the model's reservoir and log, after the answer is
+  // written.
   void Offer();
 
   const std::shared_ptr<RunnableCall> call_;
@@ -107,6 +112,8 @@ class ModelCall final : public servable::WaitingRequest {
   bool is_joint_ = false;                      // the reservoir is RequestReservoir::joint
   bool offers_run_ = false;
   inference::RunSamples samples_;
+  bool may_be_logged_ = false;
+  inference::RunLog run_log_;
   // Set by End, for Offer.
   base::Status status_;
   size_t reply_bytes_ = 0;
@@ -117,9 +124,9 @@ class ModelCall final : public servable::WaitingRequest {
 // A method that a version answers, on the thread that serves the request. It calls no Python, and
 // holds no lock while it computes. ModelCall does the work that all such methods share. It times
 // the phases of a request, records the request under its Method in the version that it reached,
-// traces it, and offers it to the model's reservoir. It releases the version and records the
-// request before the answer is sent, so that a client that has its answer finds the request
-// counted.
+// traces it, and offers it to the model's reservoir and log. It records the request before the
+// answer is sent, so that a client that has its answer finds the request counted. It also releases
+// the version before that, unless the request is logged.
 //
 // Thread: request threads, several at once, each with a call of its own. Cost: two virtual calls
 // beside Prepare; allocates the ModelCall and the reply's buffer.

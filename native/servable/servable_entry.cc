@@ -30,8 +30,12 @@ bool WaitUntil(sem_t* semaphore, int64_t deadline_ns) {
 }  // namespace
 
 ServableEntry::ServableEntry(std::unique_ptr<Servable> servable,
-                             std::shared_ptr<RequestReservoir> reservoir)
-    : id_(servable->id()), servable_(std::move(servable)), reservoir_(std::move(reservoir)) {
+                             std::shared_ptr<RequestReservoir> reservoir,
+                             std::shared_ptr<RequestLog> request_log)
+    : id_(servable->id()),
+      servable_(std::move(servable)),
+      reservoir_(std::move(reservoir)),
+      request_log_(std::move(request_log)) {
   sem_init(&last_handle_gone_, /*pshared=*/0, 0);
 }
 

@@ -10,6 +10,7 @@
 
 #include "native/base/status.h"
 #include "native/metrics/request_recorder.h"
+#include "native/servable/request_log.h"
 #include "native/servable/request_reservoir.h"
 #include "native/servable/servable.h"
 
@@ -21,9 +22,11 @@ namespace millpond::servable {
 // drop pins, wait-free. The control plane makes all other calls, on one thread at a time.
 class ServableEntry {
  public:
-  // `reservoir` takes samples of the requests that this version answers. It may be null.
+  // `reservoir` takes samples of the requests that this version answers, and `request_log` those
+  // that are logged. Both may be null.
   explicit ServableEntry(std::unique_ptr<Servable> servable,
-                         std::shared_ptr<RequestReservoir> reservoir = nullptr);
+                         std::shared_ptr<RequestReservoir> reservoir = nullptr,
+                         std::shared_ptr<RequestLog> request_log = nullptr);
   ~ServableEntry();
   ServableEntry(const ServableEntry&) = delete;
   ServableEntry& operator=(const ServableEntry&) = delete;
@@ -40,6 +43,8 @@ class ServableEntry {
   // The reservoir of the model, which all of its versions share and which outlives them. May be
   // null.
   const std::shared_ptr<RequestReservoir>& reservoir() const { return reservoir_; }
+  // The log of the model, which lives as its reservoir does. May be null.
+  const std::shared_ptr<RequestLog>& request_log() const { return request_log_; }
 
   // The answer to a question over HTTP for the version's metadata, as JSON. Set before the entry is
   // published.
@@ -82,6 +87,7 @@ class ServableEntry {
   const std::shared_ptr<metrics::RequestRecorder> requests_ =
       std::make_shared<metrics::RequestRecorder>();
   const std::shared_ptr<RequestReservoir> reservoir_;
+  const std::shared_ptr<RequestLog> request_log_;
   std::string metadata_json_;
   alignas(64) std::atomic<int64_t> pins_{0};
   std::atomic<Phase> phase_{Phase::kMade};
@@ -117,6 +123,7 @@ class ServableHandle {
   metrics::RequestRecorder& requests() const { return entry_->requests(); }
   // May be null.
   const std::shared_ptr<RequestReservoir>& reservoir() const { return entry_->reservoir(); }
+  const std::shared_ptr<RequestLog>& request_log() const { return entry_->request_log(); }
   const std::string& metadata_json() const { return entry_->metadata_json(); }
 
  private:

@@ -103,7 +103,8 @@ Status VersionLoad::Prepare(const std::function<Status(const servable::Servable&
 
 StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
                                            metrics::RequestStatistics* statistics, int64_t now_ns,
-                                           std::optional<servable::BatchSettings> batching) {
+                                           std::optional<servable::BatchSettings> batching,
+                                           std::shared_ptr<servable::RequestLog> request_log) {
   MILLPOND_RETURN_IF_ERROR(CheckIsReady("finish"));
   model().EndLoading();
   loaded_->CommitTables(id_.name);
@@ -122,7 +123,8 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
     batched = wrapped.get();
     servable = std::move(wrapped);
   }
-  auto entry = std::make_shared<ServableEntry>(std::move(servable), std::move(reservoir));
+  auto entry = std::make_shared<ServableEntry>(std::move(servable), std::move(reservoir),
+                                               std::move(request_log));
   if (IsInUse(entry->reservoir())) {
     entry->recorder()->Of(metrics::Method::kPredict).Prepare(batching.has_value());
   }

@@ -15,6 +15,7 @@
 #include "native/memory/version_arena.h"
 #include "native/metrics/request_statistics.h"
 #include "native/servable/batching_servable.h"
+#include "native/servable/request_log.h"
 #include "native/servable/request_reservoir.h"
 #include "native/servable/servable.h"
 #include "native/servable/servable_entry.h"
@@ -77,13 +78,15 @@ class VersionLoad {
   base::Status MakeCallables() { return RunStep(&SavedModel::MakeCallables); }
   // Calls `prepare` with the version, which is not served yet, and returns its result.
   base::Status Prepare(const std::function<base::Status(const servable::Servable&)>& prepare) const;
-  // Ends the load. `reservoir` takes samples of the version's requests, and `statistics` reports
-  // the requests from `now_ns` on; both may be null. With `batching` the version's requests may
-  // share runs; no signature is batched yet. Batches of a model that XLA compiles for each shape
-  // have powers of two as their rows, unless `batching` names other rows.
+  // Ends the load. `reservoir` takes samples of the version's requests, `request_log` takes those
+  // that are logged, and `statistics` reports the requests from `now_ns` on; each may be null. With
+  // `batching` the version's requests may share runs; no signature is batched yet. Batches of a
+  // model that XLA compiles for each shape have powers of two as their rows, unless `batching`
+  // names other rows.
   base::StatusOr<FinishedLoad> Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
                                       metrics::RequestStatistics* statistics, int64_t now_ns,
-                                      std::optional<servable::BatchSettings> batching = {});
+                                      std::optional<servable::BatchSettings> batching = {},
+                                      std::shared_ptr<servable::RequestLog> request_log = nullptr);
 
   // Ends the load and frees what it holds. Returns what is left of the arena. Does nothing after
   // the end.

@@ -69,15 +69,12 @@ def _planned(client: Client, file: Path, settings_file: Path | None) -> ConfigPl
 
 
 def plan_warnings(plan: ConfigPlan, described: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a warning for each changed label whose version cannot come, and for each field without an effect.
+    """Yields a warning for each changed label whose version cannot come.
 
     `described` comes from `Client.describe_models`. A model that is added, or gets another base path, has no
     warnings about labels, because the server has not looked for its versions yet. The server reports such
     labels later, in its log and in its status.
     """
-    for after in (*plan.added, *(change.after for change in plan.changed), *plan.unchanged):
-        if after.has_logging_config:
-            yield f"! model {after.name}: logging_config is ignored: requests are not logged yet"
     for change in plan.changed:
         model = described.get(change.after.name)
         is_of_versions = change.is_of_labels or change.is_of_selection

@@ -12,6 +12,7 @@ from serving.base.errors import InvalidArgument, InvalidConfig
 from serving.config.config_text import read_config_text
 from serving.core.model_config import PLATFORM, ModelConfig, check_models
 from serving.core.model_config_messages import config_message, reload_request
+from serving.core.request_logging import RequestLogging, make_request_logging
 from serving.core.store_urls import is_store_url
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 
@@ -106,7 +107,33 @@ def _model(model: Any, source: str) -> ModelConfig:
         base_path=base_path,
         version_selection=_version_selection(model.model_version_policy),
         labels=_labels(model.version_labels, where),
-        has_logging_config=model.HasField("logging_config"),
+        logging=_logging(model, where),
+    )
+
+
+def _logging(model: Any, where: str) -> RequestLogging | None:
+    """Converts a LoggingConfig; an unset one logs nothing. Refuses fields that would change nothing."""
+    if not model.HasField("logging_config"):
+        return None
+    where = f"{where}: logging_config"
+    config, collector = model.logging_config, model.logging_config.log_collector_config
+    sampling = config.sampling_config
+    unused = [
+        name
+        for message, name in (
+            (sampling, "per_task_sampling_configs"),
+            (sampling, "attributes"),
+            (config, "custom_logging_config"),
+        )
+        if any(field.name == name for field, _ in message.ListFields())
+    ]
+    if unused:
+        raise InvalidConfig(
+            f"{where}: {', '.join(unused)} would have no effect; "
+            "remove it and give sampling_config.sampling_rate and log_collector_config"
+        )
+    return make_request_logging(
+        sampling.sampling_rate, collector.filename_prefix, collector.type, where
     )
 
 

@@ -33,6 +33,11 @@ class ModelChange:
         return self.before.labels != self.after.labels
 
     @property
+    def is_of_logging(self) -> bool:
+        """True if other requests are logged, or to other files."""
+        return self.before.logging != self.after.logging
+
+    @property
     def is_of_settings(self) -> bool:
         """True if Millpond's own settings of the model change."""
         return self.before.settings != self.after.settings
@@ -47,6 +52,8 @@ class ModelChange:
         for label in sorted({*before, *after}):
             if before.get(label) != after.get(label):
                 yield f"labels {label} {before.get(label, '-')} -> {after.get(label, '-')}"
+        if self.is_of_logging:
+            yield f"request log {self.before.logging or 'off'} -> {self.after.logging or 'off'}"
         old, new = _flat(self.before.settings), _flat(self.after.settings)
         for key in old:
             if old[key] != new[key]:
@@ -120,7 +127,9 @@ def _summary(model: ModelConfig) -> str:
     before, after = _flat(ModelSettings()), _flat(model.settings)
     settings = (f"{key} {after[key]}" for key in after if after[key] != before[key])
     parts = [model.base_path, f"versions {model.version_selection}"]
-    parts += [f"labels {text}" for text in labels] + [f"settings {text}" for text in settings]
+    parts += [f"labels {text}" for text in labels]
+    parts += [f"request log {model.logging}"] if model.logging else []
+    parts += [f"settings {text}" for text in settings]
     return ", ".join(parts)
 
 

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.core.model_settings import ModelSettings
+from serving.core.request_logging import RequestLogging
 from serving.core.settings_table import as_table, overridden
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 
@@ -34,6 +36,7 @@ def _model_document(model: ModelConfig) -> dict[str, Any]:
         "platform": model.platform,
         "versions": _selection_document(model.version_selection),
         "labels": dict(model.labels),
+        "logging": asdict(model.logging) if model.logging else None,
         "settings": as_table(model.settings),
     }
 
@@ -45,6 +48,7 @@ def _model(document: Mapping[str, Any]) -> ModelConfig:
         platform=document["platform"],
         version_selection=_selection(document["versions"]),
         labels=document["labels"],
+        logging=RequestLogging(**document["logging"]) if document["logging"] else None,
         settings=overridden(ModelSettings(), document["settings"], document["name"]),
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from serving.base.errors import InvalidConfig
 from serving.base.name_text import fault_of_name
 from serving.core.model_settings import ModelSettings
+from serving.core.request_logging import RequestLogging
 from serving.core.store_urls import check_store_url, is_store_url
 from serving.core.version_selection import Latest, Specific, VersionSelection
 
@@ -25,9 +26,8 @@ class ModelConfig:
     # The version of each label, which takes effect once that version is AVAILABLE.
     labels: Mapping[str, int] = field(default_factory=dict)
     settings: ModelSettings = field(default_factory=ModelSettings)
-    # True if the model's requests should be logged, which this release does not do. It changes nothing,
-    # so models are compared without it.
-    has_logging_config: bool = field(default=False, compare=False)
+    # None: no requests are logged.
+    logging: RequestLogging | None = None
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,11 @@ def check_models(models: Sequence[ModelConfig], where: str = "") -> None:
     """Raises InvalidConfig, whose message begins with `where`, if the models cannot be served.
 
     Refuses duplicate names, names with a control character, base paths that are not absolute, and
-    labels of invalid versions or of versions that the model's version policy never loads.
+    labels of invalid versions or of versions that the model's version policy never loads. Two models
+    may not log to files of the same prefix.
     """
     seen: set[str] = set()
+    model_of_prefix: dict[str, str] = {}
     for model in models:
         if model.name in seen:
             raise InvalidConfig(
@@ -58,6 +60,15 @@ def check_models(models: Sequence[ModelConfig], where: str = "") -> None:
             raise InvalidConfig(f"{where}model {model.name!r}: {fault}")
         seen.add(model.name)
         _check_model(model, f"{where}model {model.name!r}: ")
+        if model.logging is None:
+            continue
+        prefix = os.path.normpath(model.logging.filename_prefix)
+        other = model_of_prefix.setdefault(prefix, model.name)
+        if other != model.name:
+            raise InvalidConfig(
+                f"{where}model {model.name!r}: model {other!r} logs to filename_prefix {prefix!r}, too; "
+                "give each model its own"
+            )
 
 
 def _check_model(model: ModelConfig, where: str) -> None:

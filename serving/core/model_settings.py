@@ -217,6 +217,35 @@ BATCHING_OFF = BatchingSettings(enabled=BatchingChoice.OFF)
 """Requests do not share runs."""
 
 
+ALL_NAMES = ("*",)
+"""The names of all inputs or outputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestLogSettings:
+    """The content and the files of a model's request log. Its configuration turns the log on."""
+
+    # The inputs and outputs that are logged, by name: all of them, or only these.
+    inputs: tuple[str, ...] = ALL_NAMES
+    outputs: tuple[str, ...] = ALL_NAMES
+    # A file is complete once it has this size, or its first record is so old.
+    file_bytes_max: int = 64 * 2**20
+    file_seconds_max: float = 600.0
+    # The complete files may have this size together. The oldest files are deleted first.
+    disk_bytes_max: int = 2**30
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.file_bytes_max <= self.disk_bytes_max:
+            raise InvalidConfig(
+                f"file_bytes_max {self.file_bytes_max} is not from 1 to disk_bytes_max, which is "
+                f"{self.disk_bytes_max}; lower it, or raise disk_bytes_max"
+            )
+        if self.file_seconds_max < 1:
+            raise InvalidConfig(
+                f"file_seconds_max {self.file_seconds_max:g} is too short for a file; give 1 or more"
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """The settings of one model."""
@@ -233,3 +262,4 @@ class ModelSettings:
     batching: BatchingSettings = field(default_factory=BatchingSettings)
     canary: CanarySettings = field(default_factory=CanarySettings)
     gates: GateSettings = field(default_factory=GateSettings)
+    request_log: RequestLogSettings = field(default_factory=RequestLogSettings)

@@ -14,6 +14,7 @@ from serving.core.model_settings import (
     CanarySettings,
     GateSettings,
     ModelSettings,
+    RequestLogSettings,
 )
 
 # The largest valid values of some numbers. The smallest is always 0.
@@ -26,12 +27,21 @@ _MAXIMA = {
     "shadow_seconds": 86_400.0,
     "drift_share_max": 1.0,
     "failed_share_max": 1.0,
+    "file_bytes_max": 2**40,
+    "file_seconds_max": 86_400.0,
+    "disk_bytes_max": 2**50,
 }
 
 # The settings that are tables of their own.
-_TABLES = (BatchingSettings, CanarySettings, GateSettings)
+_TABLES = (BatchingSettings, CanarySettings, GateSettings, RequestLogSettings)
 
-Values = TypeVar("Values", bound=ModelSettings | BatchingSettings | CanarySettings | GateSettings)
+# The settings that are lists of texts. Other lists are of whole numbers.
+_TEXT_LISTS = frozenset({"inputs", "outputs"})
+
+Values = TypeVar(
+    "Values",
+    bound=ModelSettings | BatchingSettings | CanarySettings | GateSettings | RequestLogSettings,
+)
 
 
 def overridden(base: Values, table: object, where: str) -> Values:
@@ -89,7 +99,7 @@ def _value(before: object, value: object, where: str, key: str) -> object:
     if isinstance(before, bool):
         return _boolean(value, where)
     if isinstance(before, tuple):
-        return _whole_numbers(value, where)
+        return (_texts if key in _TEXT_LISTS else _whole_numbers)(value, where)
     if isinstance(before, str):
         if not isinstance(value, str):
             raise InvalidConfig(f'{where}: {value!r} is not text; write "..."')
@@ -115,6 +125,12 @@ def _boolean(value: object, where: str) -> bool:
 def _whole_numbers(value: object, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or any(type(item) is not int for item in value):
         raise InvalidConfig(f"{where}: {value!r} is not a list of whole numbers; write [1, 2]")
+    return tuple(value)
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or any(type(item) is not str for item in value):
+        raise InvalidConfig(f'{where}: {value!r} is not a list of texts; write ["a", "b"]')
     return tuple(value)
 
 

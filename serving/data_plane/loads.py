@@ -310,10 +310,12 @@ class SavedModelLoad(Protocol):
         request_statistics: Any = None,
         batching: BatchSettings | None = None,
         replay_seconds_max: float = 0.0,
+        request_log: Any = None,
     ) -> Servable:
         """Makes the servable of the loaded version. It is the last step.
 
-        The servable offers the requests that it answers to `reservoir`, and `request_statistics` reports them.
+        The servable offers the requests that it answers to `reservoir` and `request_log`, and
+        `request_statistics` reports them.
         With `batching` its requests may share runs, from `Servable.verify_batching` on. Each request of
         `Servable.answer`, `replay` and `predict` runs for `replay_seconds_max` at most; 0: any time.
         """

@@ -20,9 +20,9 @@ Each class says which threads may call it. A Protocol that is a value may be rea
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
-from serving.data_plane import loads, request_statistics, requests, servables, traces
+from serving.data_plane import loads, request_log, request_statistics, requests, servables, traces
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,14 @@ class DataPlane(Protocol):
         """Makes a reservoir. With `request_count_max` 0 it takes no requests. It never takes a
         request larger than a quarter of `bytes_max`.
         """
+
+    def RecordQueue(self, bytes_max: int) -> request_log.RecordQueue:
+        """Makes a queue of `bytes_max`, rounded up to a power of two. It takes no record that is larger
+        than a quarter of that.
+        """
+
+    def RequestLog(self, queue: Any, log_id: int) -> request_log.RequestLog:
+        """Makes a log that samples nothing yet. `log_id` tells its records from those of other logs."""
 
     def BatchSlots(self, count: int) -> loads.BatchSlots:
         """Makes a limit of `count` batches at a time."""

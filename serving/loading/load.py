@@ -135,6 +135,7 @@ class CheckedLoad:
                 self._settings.request_statistics,
                 batching,
                 self._settings.replay_seconds_max,
+                self._settings.request_log,
             )
         except BaseException:
             report_remains(self._id, load.discard())

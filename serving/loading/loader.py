@@ -9,6 +9,7 @@ from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateSettings
 from serving.core.servable import GateVerdict, LoadStage, ServableId
 from serving.data_plane.loads import BatchSettings
+from serving.data_plane.request_log import RequestLog
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import RequestReservoir, Servable
 from serving.loading.arenas import Arenas
@@ -71,8 +72,9 @@ class LoadSettings:
 
     `arenas` is None if parameters come from the request memory. `reservoir` is None if no live
     requests are kept; each version gets it. `request_statistics` is None if requests are not
-    recorded; each version gets it too. `incumbent` returns the version that serves the name now, or
-    None. `ops` is None if no ops are added to those that the process has.
+    recorded; each version gets it too. `request_log` is None if no requests can be logged.
+    `incumbent` returns the version that serves the name now, or None. `ops` is None if no ops
+    are added to those that the process has.
     """
 
     tags: Sequence[str]
@@ -87,6 +89,7 @@ class LoadSettings:
     serving_count: int = 1
     is_sealing: bool = False
     reservoir: RequestReservoir | None = None
+    request_log: RequestLog | None = None
     request_statistics: RequestStatistics | None = None
     gates: GateSettings = field(default_factory=GateSettings)
     restore_bytes_per_second: int = 0

@@ -24,6 +24,7 @@ from serving.monitoring.batch_metrics import batch_metrics
 from serving.monitoring.metric_samples import Samples
 from serving.monitoring.monitored_parts import MonitoredParts
 from serving.monitoring.process_metrics import process_metrics
+from serving.monitoring.request_log_metrics import request_log_metrics
 from serving.monitoring.request_metrics import request_metrics
 from serving.monitoring.swap_metrics import swap_metrics
 from serving.monitoring.tensorflow_serving_metrics import tensorflow_serving_metrics
@@ -58,6 +59,7 @@ class MetricsCollector:
         yield from batch_metrics(parts, statuses)
         yield from version_metrics(parts, statuses, latest)
         yield from swap_metrics(parts.swaps.records())
+        yield from request_log_metrics(parts.request_logs.figures())
         yield from process_metrics(parts)
         yield from tensorflow_serving_metrics(parts.requests.model_methods(), latest, parts.served)
 

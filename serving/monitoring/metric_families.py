@@ -345,6 +345,66 @@ RESERVOIR_BYTES = MetricFamily(
     help="Bytes of the recent live requests that are kept.",
 )
 
+# --- The request log --------------------------------------------------------------------------------
+
+REQUEST_LOG_SAMPLED = MetricFamily(
+    name="serving_request_log_sampled_total",
+    kind="counter",
+    labels=("model",),
+    help="Records that the sampling of the request log chose: written, dropped or pending ones.",
+)
+REQUEST_LOG_WRITTEN = MetricFamily(
+    name="serving_request_log_written_total",
+    kind="counter",
+    labels=("model",),
+    help="Records in complete files of the request log.",
+)
+REQUEST_LOG_DROPPED = MetricFamily(
+    name="serving_request_log_dropped_total",
+    kind="counter",
+    labels=("model", "reason"),
+    help="Records that are in no file: the queue was full or the record too large (queue_full), the "
+    "disk did not take them (disk), or the log was turned off before (turned_off).",
+)
+REQUEST_LOG_PENDING = MetricFamily(
+    name="serving_request_log_pending",
+    kind="gauge",
+    labels=("model",),
+    help="Records in the queue and in the file that is not complete.",
+)
+REQUEST_LOG_BYTES = MetricFamily(
+    name="serving_request_log_bytes_total",
+    kind="counter",
+    unit="bytes",
+    labels=("model",),
+    help="Bytes of the complete files of the request log, with those that were deleted since.",
+)
+REQUEST_LOG_FILES = MetricFamily(
+    name="serving_request_log_files_total",
+    kind="counter",
+    labels=("model",),
+    help="Complete files of the request log, with those that were deleted since.",
+)
+REQUEST_LOG_DELETED_FILES = MetricFamily(
+    name="serving_request_log_deleted_files_total",
+    kind="counter",
+    labels=("model",),
+    help="Files of the request log that were deleted to keep to disk_bytes_max.",
+)
+REQUEST_LOG_DELETED_BYTES = MetricFamily(
+    name="serving_request_log_deleted_bytes_total",
+    kind="counter",
+    unit="bytes",
+    labels=("model",),
+    help="Bytes of these files.",
+)
+REQUEST_LOG_DISK_ERRORS = MetricFamily(
+    name="serving_request_log_disk_errors_total",
+    kind="counter",
+    labels=("model",),
+    help="Failures of the disk when a file of the request log was written, completed or deleted.",
+)
+
 # --- Memory -----------------------------------------------------------------------------------------
 
 
@@ -559,7 +619,7 @@ LEFT_OUT = {
     ":tensorflow:serving:request_example_counts": "examples are not counted: that would mean reading "
     "every request's tensors",
     ":tensorflow:serving:request_example_count_total": "the same",
-    ":tensorflow:serving:request_log_count": "Millpond does not log requests",
+    ":tensorflow:serving:request_log_count": "the serving_request_log_* counters say what became of each record",
     ":tensorflow:serving:model_warmup_records_read": "the records replayed are in the log",
     ":tensorflow:serving:mlmd_map": "its value means nothing in TensorFlow Serving either",
     ":tensorflow:serving:batching_session:*": "serving_batch_* and serving_batching_on say more, by signature "
@@ -579,6 +639,9 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(SWAPS, SWAP_SECONDS, SWAP_LATENCY, SWAP_REQUESTS, SWAP_READ, SWAP_IN_FULL),
     *(MODEL_READY, SOURCE_STUCK),
     *(VERSION_BLOCKED, ROUTING_SHARE, RESERVOIR_REQUESTS, RESERVOIR_BYTES),
+    *(REQUEST_LOG_SAMPLED, REQUEST_LOG_WRITTEN, REQUEST_LOG_DROPPED, REQUEST_LOG_PENDING),
+    *(REQUEST_LOG_BYTES, REQUEST_LOG_FILES, REQUEST_LOG_DELETED_FILES, REQUEST_LOG_DELETED_BYTES),
+    REQUEST_LOG_DISK_ERRORS,
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),
     *(ARENA_SLAB, ARENA_RESIDENT),
     *(SLABS_IN_USE, SLABS_SPARE, SLABS_QUARANTINED, SLAB_IN_USE_BYTES, SLAB_SPARE_BYTES),

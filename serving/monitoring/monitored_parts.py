@@ -24,6 +24,7 @@ from serving.monitoring.swap_timeline import SwapTimeline
 from serving.monitoring.tracing import NoTracing, Tracing
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.served_models import ServedModels
+from serving.request_log.request_logs import RequestLogs
 from serving.rpc.config_refusals import ConfigRefusals
 from serving.rpc.health import HealthReporter
 from serving.source.poller_pool import PollerPool
@@ -66,6 +67,7 @@ class MonitoredParts:
     swaps: SwapTimeline
     batches: BatchRecords
     reservoirs: Reservoirs
+    request_logs: RequestLogs
     slab_pool: SlabPool | None
     health: HealthReporter
     refusals: ConfigRefusals

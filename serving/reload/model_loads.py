@@ -17,13 +17,15 @@ from serving.loading.load import CheckedLoad
 from serving.loading.loader import LoadProgress, LoadSettings
 from serving.loading.reservoirs import Reservoirs
 from serving.reload.batching import Batching
+from serving.request_log.request_logs import RequestLogs
 
 
 class ModelLoads:
     """The `Loader` of a server: makes each `CheckedLoad` from the configuration at that time.
 
     Any thread may load; one thread at a time sets the models. A model's reservoir of live
-    requests outlives its versions and lasts as long as the model is configured.
+    requests outlives its versions and lasts as long as the model is configured. `set_models` follows
+    that of the request logs, which then have a log for each model.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class ModelLoads:
         settings: LoadSettings,
         *,
         reservoirs: Reservoirs,
+        request_logs: RequestLogs,
         batching: Batching,
         plane: DataPlane,
         clock: Clock,
@@ -38,6 +41,7 @@ class ModelLoads:
         """`settings` are the settings that all models share."""
         self._settings = settings
         self._reservoirs = reservoirs
+        self._request_logs = request_logs
         self._batching = batching
         self._plane = plane
         self._clock = clock
@@ -78,6 +82,7 @@ class ModelLoads:
             self._settings,
             serving_count=serving_count(model.version_selection),
             reservoir=self._reservoirs.of(model.name),
+            request_log=self._request_logs.of(model.name),
             gates=model.settings.gates,
             batching=partial(self._batching.of_version, model.name, model.settings.batching),
             has_strict_input_shapes=self._has_strict_input_shapes(model.settings),

@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-import structlog
-
-from serving.base.name_text import encodable, listed, printable
+from serving.base.name_text import encodable
 from serving.config.plan import ConfigPlan, ModelChange, applied
 from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ModelSettings
@@ -17,8 +15,6 @@ from serving.source.notes import Note
 
 NOTHING = Specific(frozenset())
 """The selection of a model that was unloaded by request."""
-
-_log = structlog.get_logger(__name__)
 
 
 class BasePaths(Protocol):
@@ -68,9 +64,11 @@ class ServedModels:
         set_loadable: Callable[[Sequence[ModelConfig]], None],
         manager: Manager,
         base_paths: BasePaths,
+        check_log: Callable[[ModelConfig], None],
     ) -> None:
         """Takes the parts to change. `set_loadable` receives the models whose versions may be loaded.
 
+        `check_log` raises InvalidConfig if a model's requests cannot be logged as it is configured.
         `sources` is empty; this object fills it.
         """
         self._sources = sources
@@ -78,6 +76,7 @@ class ServedModels:
         self._set_loadable = set_loadable
         self._manager = manager
         self._base_paths = base_paths
+        self._check_log = check_log
         self._names_listeners: list[Callable[[Sequence[str]], None]] = []
         # Each of the next four is replaced as a whole, so that it can be read without a lock. Names and base
         # paths are kept because a server of many models reads them at each change of a version.
@@ -125,15 +124,16 @@ class ServedModels:
     def apply(self, plan: ConfigPlan) -> None:
         """Applies `plan`, which was made from `models`. If it raises, nothing has changed.
 
-        Steps that can fail come first: local directories, reservoirs, and sources, whose threads may not
-        be started.
+        Steps that can fail come first: local directories, request logs, reservoirs, and sources, whose
+        threads may not be started.
         """
         local = {
             change.after.name: self._base_paths.local(change.after.name, change.after.base_path)
             for change in plan.changed
             if change.is_of_base_path
         }
-        _warn_of_logging_configs(plan)
+        for model in (*plan.added, *(change.after for change in plan.changed)):
+            self._check_log(model)
         before, after = self._models, applied(self._models, plan)
         # Added models are listed before their sources aspire a version, because a load may need them at
         # once.
@@ -250,17 +250,3 @@ class ServedModels:
         source = self._sources.of(name)
         assert source is not None, name
         return source
-
-
-def _warn_of_logging_configs(plan: ConfigPlan) -> None:
-    """Logs which of the models should have their requests logged, which does not happen."""
-    models = (*plan.added, *(change.after for change in plan.changed), *plan.unchanged)
-    names = [printable(model.name) for model in models if model.has_logging_config]
-    if names:
-        _log.warning(
-            "logging_config_ignored",
-            models=listed(names),
-            count=len(names),
-            reason="this release does not log requests",
-            remedy="remove logging_config, or record requests by --warmup_capture_directory",
-        )

@@ -65,6 +65,7 @@ class Models:
                 background=versions.background,
                 clock=clock,
             ),
+            check_log=versions.request_logs.check,
         )
         self.served.add_names_listener(requests.statistics.add_models)
         self.served.add_names_listener(versions.notes.set_models)
@@ -105,6 +106,7 @@ class Models:
             self.pollers.wake(status.id.name)
 
     def _set_loadable(self, models: Sequence[ModelConfig]) -> None:
+        self._versions.request_logs.set_models(models)
         self._versions.loads.set_models(models)
         self._admission.set_model_limits(model_limits(models))
 

@@ -86,6 +86,7 @@ def make_monitored_parts(
         swaps=versions.swaps,
         batches=versions.batches,
         reservoirs=versions.reservoirs,
+        request_logs=versions.request_logs,
         slab_pool=versions.slab_pool,
         health=health,
         refusals=refusals,

@@ -15,6 +15,9 @@ BLOCKED_VERSIONS_TIMEOUT_SECONDS = 2.0
 CAPTURE_TIMEOUT_SECONDS = 2.0
 """The longest wait until the recent requests are written. They are megabytes, so only a disk that hangs needs it."""
 
+REQUEST_LOG_TIMEOUT_SECONDS = 5.0
+"""How long a stop waits for the queued records of request logs: up to 64 MB, or a dead disk."""
+
 TRACING_TIMEOUT_SECONDS = 2.0
 """The longest wait until the last spans are sent. That is one POST, so only a collector that is gone needs it."""
 

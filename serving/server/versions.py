@@ -24,6 +24,7 @@ from serving.monitoring.swap_timeline import SwapTimeline
 from serving.monitoring.tracing import NoTracing, Tracing
 from serving.reload.model_loads import ModelLoads
 from serving.reload.sources import Sources
+from serving.request_log.request_logs import RequestLogs
 from serving.server import loading_parts
 from serving.server.foundation import Foundation
 from serving.server.load_threads import LoadThreads
@@ -31,6 +32,7 @@ from serving.server.request_parts import RequestParts
 from serving.server.stop_timeouts import (
     BLOCKED_VERSIONS_TIMEOUT_SECONDS,
     CAPTURE_TIMEOUT_SECONDS,
+    REQUEST_LOG_TIMEOUT_SECONDS,
     UNLOAD_TIMEOUT_SECONDS,
 )
 
@@ -86,6 +88,11 @@ class Versions:
             reservoirs=self.reservoirs,
             background=self.background,
         )
+        self.request_logs = RequestLogs(
+            foundation.data_plane,
+            on_thread_start=self.background.enter,
+            clock=clock,
+        )
         arenas = loading_parts.make_arenas(foundation.config, self.slab_pool)
         self.streams = _make_streams(foundation)
         self.batches = BatchRecords()
@@ -137,6 +144,7 @@ class Versions:
         return ModelLoads(
             settings,
             reservoirs=self.reservoirs,
+            request_logs=self.request_logs,
             batching=loading_parts.make_batching(foundation),
             plane=foundation.data_plane,
             clock=foundation.clock,
@@ -148,6 +156,7 @@ class Versions:
         self._batch_refusals.start()
         if self._capture is not None:
             self._capture.start()
+        self.request_logs.start()
         self.keeper.start()
         self.swaps.start()
         self.manager.start()
@@ -166,13 +175,14 @@ class Versions:
         return self.manager.stop(UNLOAD_TIMEOUT_SECONDS)
 
     def write_last(self) -> bool:
-        """Writes the last blocked versions and captured requests. Call it after `unload`.
+        """Writes the last blocked versions, captured requests and logged ones. Call it after `unload`.
 
         Returns False if a write still runs after its timeout.
         """
         is_over = self.keeper.stop(BLOCKED_VERSIONS_TIMEOUT_SECONDS)
         if self._capture is not None:
             is_over &= self._capture.stop(CAPTURE_TIMEOUT_SECONDS)
+        is_over &= self.request_logs.stop(REQUEST_LOG_TIMEOUT_SECONDS)
         return is_over
 
     def end_records(self) -> None:

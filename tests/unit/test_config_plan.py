@@ -9,6 +9,7 @@ from serving.base.errors import InvalidConfig
 from serving.config.plan import ConfigPlan, ModelChange, applied, plan_change
 from serving.core.model_config import ModelConfig
 from serving.core.model_settings import CanarySettings, GateMode, GateSettings, ModelSettings
+from serving.core.request_logging import RequestLogging
 from serving.core.version_selection import Specific
 from tests.unit.worlds.reload import CONFIGS
 
@@ -32,20 +33,24 @@ def test_plan_lines_list_changes() -> None:
         base_path="/elsewhere",
         version_selection=Specific(frozenset({3, 4})),
         labels={"stable": 4, "next": 4},
+        logging=RequestLogging(sampling_rate=0.1, filename_prefix="/logs/y"),
         settings=ModelSettings(gates=GateSettings(signature=GateMode.WARN)),
     )
     new = replace(
         X,
         labels={"stable": 1},
+        logging=RequestLogging(sampling_rate=1, filename_prefix="/logs/x"),
         settings=ModelSettings(canary=CanarySettings(weight=0.05)),
     )
     assert plan_change([before, Z], [new, after]).lines() == (
-        "+ model x: /x, versions latest 1, labels stable 1, settings canary.weight 0.05",
+        "+ model x: /x, versions latest 1, labels stable 1, request log 1 to /logs/x (tfrecord), "
+        "settings canary.weight 0.05",
         "~ model y: base_path /y -> /elsewhere",
         "~ model y: versions latest 1 -> specific 3, 4",
         "~ model y: labels next - -> 4",
         "~ model y: labels old 1 -> -",
         "~ model y: labels stable 3 -> 4",
+        "~ model y: request log off -> 0.1 to /logs/y (tfrecord)",
         "~ model y: settings gates.signature enforce -> warn",
         "- model z",
     )

@@ -24,6 +24,8 @@ from prometheus_client.samples import NativeHistogram
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
 from serving.core.blocked_versions import BlockedBy, BlockedVersion
+from serving.core.model_config import ModelConfig
+from serving.core.request_logging import RequestLogging
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -56,8 +58,10 @@ from serving.monitoring.request_metrics import LATENCY_EDGES_NS
 from serving.monitoring.swap_record import SwapResult
 from serving.monitoring.tensorflow_serving_metrics import EDGES_NS as TFS_EDGES_NS
 from serving.reload.config_watch import ConfigRefusal
+from serving.request_log.request_logs import RequestLogs
 from tests.unit import promtool
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.data_plane import FakePlane
 from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.metrics import FakeMethod, swap_of
 from tests.unit.fakes.monitored import fake_parts
@@ -570,6 +574,38 @@ def kept_requests() -> Reservoirs:
     return reservoirs
 
 
+LOGGED = ModelConfig(
+    name="m",
+    base_path="/m",
+    logging=RequestLogging(sampling_rate=0.5, filename_prefix="/no/such/directory/m"),
+)
+
+
+def used_log() -> RequestLogs:
+    """Returns a log with two records on a disk that fails, one in the queue, and one without room."""
+    plane, clock = FakePlane(), FakeClock()
+    logs = RequestLogs(plane, clock=clock)
+    logs.set_models([LOGGED])
+    (log,) = plane.request_logs
+    log.put(b"a", b"b")
+    logs.write_now()
+    log.put(b"c")
+    log.queue.is_full = True
+    log.put(b"d")
+    return logs
+
+
+def test_request_log_is_shown_by_fate_of_records():
+    series = series_of(fake_parts(request_logs=used_log()))
+    name = "serving_request_log"
+    assert value(series, f"{name}_sampled_total", model="m") == 4
+    assert value(series, f"{name}_written_total", model="m") == 0
+    assert value(series, f"{name}_pending", model="m") == 1
+    reasons = {"disk": 2, "queue_full": 1, "turned_off": 0}
+    for reason, count in reasons.items():
+        assert value(series, f"{name}_dropped_total", model="m", reason=reason) == count
+
+
 def test_reservoirs_are_shown_by_model():
     series = series_of(fake_parts(reservoirs=kept_requests()))
     assert having(series, "serving_reservoir_requests") == {("m",): 2}
@@ -751,6 +787,7 @@ def busy_parts() -> MonitoredParts:
         arenas={ServableId("m", 1): ARENA_STATISTICS},
         batching={ServableId("m", 1): busy_batching()},
         reservoirs=kept_requests(),
+        request_logs=used_log(),
         swaps=[swap_of("m", figures={"restored_bytes": 1, "kept_bytes": 2})],
         configured=["m"],
         blocked={"m": {6: BlockedVersion(by=BlockedBy.CRASH)}},

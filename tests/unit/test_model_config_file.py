@@ -1,6 +1,8 @@
 """The file of --model_config_file."""
 
+import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from serving.config.model_config_file import (
 from serving.core.config_document import config_document, parse_config
 from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.core.model_config_messages import encode_reload_request
+from serving.core.request_logging import RequestLogging
 from serving.core.version_selection import All, Latest, Specific
 
 
@@ -150,10 +153,71 @@ def test_config_file_may_have_no_model(path: Path, text: str):
     assert models_in(path, text) == ()
 
 
-def test_logging_config_is_noted_and_not_compared(path: Path):
-    (model,) = models_in(path, one_model('name: "m" base_path: "/m" logging_config {}'))
-    assert model.has_logging_config
-    assert model == ModelConfig(name="m", base_path="/m")
+def logging_of(path: Path, fields: str) -> RequestLogging | None:
+    """Reads the log of a model with these fields of a logging_config."""
+    (model,) = models_in(
+        path, one_model(f'name: "m" base_path: "/m" logging_config {{ {fields} }}')
+    )
+    return model.logging
+
+
+def collector(fields: str, rate: float = 0.1) -> str:
+    """Returns the fields of a logging_config that samples at this rate."""
+    return f"sampling_config {{ sampling_rate: {rate} }} log_collector_config {{ {fields} }}"
+
+
+@pytest.mark.parametrize("fields", ["", collector('type: "tfrecord"', rate=0)])
+def test_logging_config_without_a_rate_is_off(path: Path, fields: str):
+    assert logging_of(path, fields) is None
+
+
+@pytest.mark.parametrize("file_type", ["", "tfrecord", "parquet"])
+def test_logging_config_names_share_and_files(path: Path, file_type: str):
+    fields = collector(f'type: "{file_type}" filename_prefix: "/logs/m"')
+    assert logging_of(path, fields) == RequestLogging(
+        sampling_rate=0.1, filename_prefix="/logs/m", file_type=file_type or "tfrecord"
+    )
+    models = read_model_config_file(path)
+    assert parse_config(config_document(models, SettingsByModel()))[0] == models
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        (collector('type: "kafka" filename_prefix: "/l/m"'), "type 'kafka' is unknown; known: tf"),
+        (collector('type: "kafka"', rate=0), "type 'kafka' is unknown"),
+        (collector('filename_prefix: "/l/m"', rate=1.5), "sampling_rate 1.5 is not a share"),
+        (collector('filename_prefix: "/l/m"', rate=-0.1), "sampling_rate -0.1 is not a share"),
+        (collector('filename_prefix: "/l/m"', rate=math.nan), "sampling_rate nan is not a share"),
+        (collector(""), "filename_prefix '' is not the absolute path of a file"),
+        (collector('filename_prefix: "logs/m"'), "is not the absolute path of a file"),
+        (collector('filename_prefix: "/logs/"'), "is not the absolute path of a file"),
+        (collector('filename_prefix: "/logs/.."'), "is not the absolute path of a file"),
+        (collector('filename_prefix: "/l/a\\nb"'), "the control character"),
+        (collector(f'filename_prefix: "/l/{"x" * 151}"'), "more than 150 bytes"),
+        (collector('filename_prefix: "s3://bucket/m"'), "copy the complete files to the store"),
+        ("sampling_config { attributes: 1 }", "attributes would have no effect"),
+        (
+            "sampling_config { per_task_sampling_configs { sampling_rate: 1 } }",
+            "per_task_sampling_configs would have no effect",
+        ),
+    ],
+)
+def test_logging_config_that_cannot_be_is_refused(path: Path, fields: str, fault: str):
+    with pytest.raises(InvalidConfig, match=re.escape(fault)) as refused:
+        logging_of(path, fields)
+    assert "model 'm': logging_config" in refused.value.message
+
+
+def test_two_logs_of_one_prefix_are_refused(path: Path):
+    logging = f"logging_config {{ {collector('filename_prefix: %s')} }}"
+    models = "".join(
+        f'config {{ name: "{name}" base_path: "/{name}" {logging % prefix} }}'
+        for name, prefix in (("a", '"/logs/m"'), ("b", '"/logs//m"'))
+    )
+    path.write_text(f"model_config_list {{ {models} }}")
+    with pytest.raises(InvalidConfig, match="model 'b': model 'a' logs to filename_prefix"):
+        read_model_config_file(path)
 
 
 def test_missing_config_file_is_refused(path: Path):

@@ -24,6 +24,7 @@ from serving.loading.loader import LoadSettings
 from serving.loading.reservoirs import Reservoirs
 from serving.reload.batching import Batching
 from serving.reload.model_loads import ModelLoads, serving_count
+from serving.request_log.request_logs import RequestLogs
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane
 from tests.unit.fakes.loads import FakeProgress
@@ -58,7 +59,12 @@ def make_loads(plane: FakePlane, *, has_strict_input_shapes: bool = False) -> Mo
     reservoirs = Reservoirs(partial(plane.RequestReservoir, request_count_max=1))
     batching = Batching(plane, BATCHING_OFF, reads_version_files=False)
     return ModelLoads(
-        settings, reservoirs=reservoirs, batching=batching, plane=plane, clock=FakeClock()
+        settings,
+        reservoirs=reservoirs,
+        request_logs=RequestLogs(plane, clock=FakeClock()),
+        batching=batching,
+        plane=plane,
+        clock=FakeClock(),
     )
 
 

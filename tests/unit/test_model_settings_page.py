@@ -17,6 +17,7 @@ from serving.core.model_settings import (
     GateSettings,
     ModelSettings,
     PolicyName,
+    RequestLogSettings,
 )
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rollout.md").read_text()
@@ -24,12 +25,14 @@ KINDS = {
     "Of a model": ModelSettings,
     "Keys of batching": BatchingSettings,
     "Keys of canary": CanarySettings,
+    "Keys of request_log": RequestLogSettings,
     "Keys of gates": GateSettings,
 }
 TABLES = {
     "Of a model": "",
     "Keys of batching": ".batching",
     "Keys of canary": ".canary",
+    "Keys of request_log": ".request_log",
     "Keys of gates": ".gates",
 }
 ROW = re.compile(r"^\| `(\w+)` \| `([^`]+)` \| \S.* \|$", re.MULTILINE)
@@ -46,6 +49,8 @@ def spelled(value: object) -> str:
         return spelled(value.value)
     if isinstance(value, (bool, str, tuple)):
         return json.dumps(value)
+    if isinstance(value, int):
+        return str(value)
     return f"{value:g}"
 
 
@@ -55,7 +60,7 @@ def test_settings_page_has_every_key_with_default(title: str):
     expected = {
         item.name: spelled(getattr(values, item.name))
         for item in fields(values)
-        if item.name not in ("batching", "canary", "gates")
+        if item.name not in ("batching", "canary", "gates", "request_log")
     }
     assert dict(ROW.findall(section(title))) == expected
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from serving.base.errors import InvalidConfig
 from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ModelSettings
+from serving.core.request_logging import RequestLogging
 from serving.core.version_selection import Latest
 from tests.unit.worlds.reload import CONFIGS, World
 
@@ -161,6 +162,16 @@ def test_mirror_follows_changes_of_the_base_path() -> None:
     assert world.configure(B) == ["b no mirror", "b base_path /b"]
     world.configure(url)
     assert "b no mirror" in world.configure()
+
+
+def test_log_without_a_directory_changes_nothing() -> None:
+    world = World()
+    world.configure(A, B)
+    logging = RequestLogging(sampling_rate=1, filename_prefix="/missing/b")
+    world.log.clear()
+    with pytest.raises(InvalidConfig, match="/missing cannot be read"):
+        world.configure(replace(A, settings=KEPT), replace(B, logging=logging))
+    assert (world.log, world.models.models) == ([], (A, B))
 
 
 def test_url_without_a_cache_changes_nothing() -> None:

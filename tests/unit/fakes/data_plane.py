@@ -23,6 +23,7 @@ from tests.unit.fakes.memory import (
     SLAB_POOL_STATISTICS,
     TABLE_STATISTICS,
 )
+from tests.unit.fakes.request_log import FakeRecordQueue, FakeRequestLog
 from tests.unit.fakes.requests import (
     FakeAdmission,
     FakeByteBudget,
@@ -61,6 +62,7 @@ class FakePlane:
         self.allocator = "jemalloc"
         self.pools: list[FakeSlabPool] = []
         self.reservoirs: list[FakeReservoir] = []
+        self.request_logs: list[FakeRequestLog] = []
         self.request_statistics = FakeRequestStatistics()
         self.may_write_variables = False
         # Set by tests: the signatures that loads with batching refuse, with the reason.
@@ -114,6 +116,13 @@ class FakePlane:
     def RequestReservoir(self, **bounds: float) -> "FakeReservoir":  # noqa: N802
         self.reservoirs.append(FakeReservoir(bounds))
         return self.reservoirs[-1]
+
+    def RecordQueue(self, bytes_max: int) -> FakeRecordQueue:  # noqa: N802
+        return FakeRecordQueue(bytes_max)
+
+    def RequestLog(self, queue: FakeRecordQueue, log_id: int) -> FakeRequestLog:  # noqa: N802
+        self.request_logs.append(FakeRequestLog(queue, log_id))
+        return self.request_logs[-1]
 
     def RequestStatistics(self) -> FakeRequestStatistics:  # noqa: N802
         return self.request_statistics
@@ -244,6 +253,7 @@ class FakeSavedModelLoad:
         self.batching: BatchSettings | None = None
         self.prepared: list[bytes] = []
         self.request_statistics: FakeRequestStatistics | None = None
+        self.request_log: FakeRequestLog | None = None
         self.replay_seconds_max = 0.0
         self.headroom_bytes = 0
 
@@ -329,9 +339,11 @@ class FakeSavedModelLoad:
         request_statistics: FakeRequestStatistics | None = None,
         batching: BatchSettings | None = None,
         replay_seconds_max: float = 0.0,
+        request_log: FakeRequestLog | None = None,
     ) -> FakeServable:
         self._plane.take_step("finish")
         del reservoir
+        self.request_log = request_log
         self.request_statistics = request_statistics
         self.replay_seconds_max = replay_seconds_max
         servable = FakeServable(self._id)

@@ -12,6 +12,7 @@ from serving.loading.reservoirs import Reservoirs
 from serving.monitoring.monitored_parts import MonitoredParts, ProcessFigures
 from serving.monitoring.swap_record import SwapRecord
 from serving.reload.config_watch import ConfigRefusal
+from serving.request_log.request_logs import RequestLogs
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
 from tests.unit.fakes.parts import (
@@ -68,6 +69,7 @@ class FakeParts:
         batching: dict[ServableId, Sequence[SignatureBatching]] | None = None,
         blocked: dict[str, BlockedVersions] | None = None,
         reservoirs: Reservoirs | None = None,
+        request_logs: RequestLogs | None = None,
         swaps: list[SwapRecord] | None = None,
         swap_counts: Mapping[tuple[str, str], int] | None = None,
         stuck_sources: set[str] | None = None,
@@ -85,6 +87,7 @@ class FakeParts:
         self.pollers = FakePollers(stuck_sources or set())
         self.health = FakeHealth(configured, self.monitor)
         self._reservoirs = reservoirs or Reservoirs(None)
+        self._request_logs = request_logs
         self._refusal = refusal
         self._available_bytes = available_bytes
 
@@ -105,6 +108,7 @@ class FakeParts:
             swaps=self.swaps,
             batches=FakeBatches(self.batching),
             reservoirs=self._reservoirs,
+            request_logs=self._request_logs or RequestLogs(plane, clock=FakeClock()),
             slab_pool=FakeSlabPool(),
             health=self.health,
             refusals=FakeRefusals(self._refusal),

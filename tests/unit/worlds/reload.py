@@ -132,6 +132,7 @@ class World:
             set_loadable=self.set_loadable,
             manager=self,
             base_paths=self,
+            check_log=self.check_log,
         )
         self.models.add_names_listener(self.set_names)
 
@@ -157,6 +158,10 @@ class World:
 
     def join(self, timeout_seconds: float) -> bool:
         return timeout_seconds > 0
+
+    def check_log(self, model: ModelConfig) -> None:
+        if model.logging is not None and model.logging.filename_prefix.startswith("/missing/"):
+            raise InvalidConfig("/missing cannot be read")
 
     def set_loadable(self, models: Sequence[ModelConfig]) -> None:
         self.loadable = [model.name for model in models]

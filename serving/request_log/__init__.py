@@ -1,0 +1,1 @@
+"""The request log: writes the PredictionLogs that `logging_config` asks for to files."""

@@ -1,0 +1,187 @@
+"""The log of one model: the file that is being written, when it ends, and the count of every record."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from serving.base.clock import NS_PER_SECOND, Clock
+from serving.core.model_settings import RequestLogSettings
+from serving.core.request_logging import RequestLogging
+from serving.data_plane.request_log import LoggedBatch
+from serving.request_log.log_files import LogFiles, PartialFile
+
+FAILURE_LOG_SECONDS = 60.0
+"""The time in which further failures of a disk are counted and not logged again."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ContentWriter(Protocol):
+    """Writes the content of a file. Thread: one at a time. Its methods raise OSError."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes so far, or about so many."""
+        ...
+
+    def add(self, batch: LoggedBatch) -> None:
+        """Adds the records of a batch, all or none."""
+        ...
+
+    def finish(self) -> None:
+        """Ends the content."""
+        ...
+
+
+MakeWriter = Callable[[int], ContentWriter]
+"""Makes the writer to a file's descriptor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogTarget:
+    """The configuration of a model's log, and its settings."""
+
+    logging: RequestLogging
+    settings: RequestLogSettings
+
+
+@dataclass
+class WriterCounts:
+    """The counts of one log since the server's start. One thread adds, any thread reads."""
+
+    written_count: int = 0  # records in complete files
+    dropped_count: int = 0  # records that the disk did not take
+    late_count: int = 0  # records that came after the log was turned off
+    file_count: int = 0  # complete files
+    byte_count: int = 0  # bytes of these files
+    deleted_file_count: int = 0
+    deleted_byte_count: int = 0
+    disk_error_count: int = 0
+
+
+@dataclass
+class _OpenFile:
+    file: PartialFile
+    content: ContentWriter
+    began_ns: int
+    record_count: int = 0
+
+
+class ModelLog:
+    """Writes the records of one model to files of one target. Thread: one at a time.
+
+    No method raises an OSError. If the disk fails, the records that it did not take are counted as dropped.
+    The first failure of a minute is logged, and the next batch tries again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: LogTarget,
+        *,
+        files: LogFiles,
+        make_writer: MakeWriter,
+        counts: WriterCounts,
+        clock: Clock,
+    ) -> None:
+        """`counts` may go on from an earlier target of the model."""
+        self._name = name
+        self._target = target
+        self._files = files
+        self._make_writer = make_writer
+        self._counts = counts
+        self._clock = clock
+        self._open: _OpenFile | None = None
+        self._quiet_until_ns = 0
+        self._recover()
+
+    @property
+    def target(self) -> LogTarget:
+        """The target of the files."""
+        return self._target
+
+    def write(self, batch: LoggedBatch) -> None:
+        """Appends the records of a batch, and completes the file if it is large enough."""
+        try:
+            if self._open is None:
+                self._open = self._begun()
+            self._open.content.add(batch)
+        except OSError as error:
+            self._counts.dropped_count += batch.record_count
+            self._failed(error)
+            # If this file is at a limit, a new one has room.
+            self.complete()
+            return
+        self._open.record_count += batch.record_count
+        if self._open.content.size_bytes >= self._target.settings.file_bytes_max:
+            self.complete()
+
+    def complete_if_old(self) -> None:
+        """Completes the file if its time is over."""
+        if self._open is None:
+            return
+        age_ns = self._clock.now_ns() - self._open.began_ns
+        if age_ns >= self._target.settings.file_seconds_max * NS_PER_SECOND:
+            self.complete()
+
+    def complete(self) -> None:
+        """Completes the file, if there is one, and deletes the oldest files above the budget."""
+        if self._open is None:
+            return
+        opened, self._open = self._open, None
+        if opened.record_count == 0:
+            self._files.discard(opened.file)
+            return
+        try:
+            opened.content.finish()
+            size_bytes = self._files.complete(opened.file)
+        except OSError as error:
+            self._files.discard(opened.file)
+            self._counts.dropped_count += opened.record_count
+            self._failed(error)
+            return
+        self._counts.written_count += opened.record_count
+        self._counts.file_count += 1
+        self._counts.byte_count += size_bytes
+        self._keep_to_budget()
+
+    def _begun(self) -> _OpenFile:
+        file = self._files.begin(self._clock.wall_ns())
+        return _OpenFile(file, self._make_writer(file.descriptor), self._clock.now_ns())
+
+    def _keep_to_budget(self) -> None:
+        try:
+            deleted = self._files.delete_oldest(self._target.settings.disk_bytes_max)
+        except OSError as error:
+            self._failed(error)
+            return
+        self._counts.deleted_file_count += len(deleted)
+        self._counts.deleted_byte_count += sum(file.size_bytes for file in deleted)
+
+    def _recover(self) -> None:
+        try:
+            recovered = self._files.recover()
+        except OSError as error:
+            self._failed(error)
+            return
+        for file in recovered:
+            _log.info(
+                "request_log_recovered", model=self._name, file=file.name, bytes=file.size_bytes
+            )
+
+    def _failed(self, error: OSError) -> None:
+        self._counts.disk_error_count += 1
+        now_ns = self._clock.now_ns()
+        if now_ns < self._quiet_until_ns:
+            return
+        self._quiet_until_ns = now_ns + round(FAILURE_LOG_SECONDS * NS_PER_SECOND)
+        _log.error(
+            "request_log_failed",
+            model=self._name,
+            filename_prefix=self._target.logging.filename_prefix,
+            reason=str(error),
+            consequence="records are dropped and counted until the disk takes them again",
+            remedy="make room, lower disk_bytes_max, or remove the model's logging_config",
+        )

@@ -1,0 +1,265 @@
+"""The request logs of all models, and the thread that writes them."""
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from serving.base.clock import Clock
+from serving.base.errors import InvalidConfig
+from serving.base.periodic_thread import PeriodicThread
+from serving.core.model_config import ModelConfig
+from serving.core.model_settings import ALL_NAMES
+from serving.core.request_logging import TFRECORD
+from serving.data_plane.plane import DataPlane
+from serving.data_plane.request_log import LoggedBatch, RequestLog
+from serving.request_log.log_files import LogFiles, check_directory
+from serving.request_log.model_log import LogTarget, MakeWriter, ModelLog, WriterCounts
+from serving.request_log.tfrecord_file import TfRecordWriter
+
+QUEUE_BYTES_MAX = 64 * 2**20
+"""The memory for records that wait to be written, for all models together: a second of 64 MB/s, or a
+minute of 1 MB/s while a disk stands still."""
+
+PERIOD_SECONDS = 0.25
+"""The time between two turns of the writer: short beside the time in which the queue fills, and long
+beside the work of a turn."""
+
+DEFAULT_WRITERS: Mapping[str, MakeWriter] = {TFRECORD: TfRecordWriter}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestLogFigures:
+    """The records of one model's log since the server's start: each is written, dropped or pending."""
+
+    sampled_count: int
+    written_count: int
+    queue_full_count: int
+    """The records that were dropped because the queue was full."""
+
+    disk_count: int
+    """The records that were dropped because the disk did not take them."""
+
+    late_count: int
+    """The records that were dropped because the log was turned off before they were written."""
+
+    byte_count: int
+    file_count: int
+    deleted_byte_count: int
+    deleted_file_count: int
+    disk_error_count: int
+
+    @property
+    def pending_count(self) -> int:
+        """The records in the queue and in the file that is not complete."""
+        dropped_count = self.queue_full_count + self.disk_count + self.late_count
+        return self.sampled_count - self.written_count - dropped_count
+
+
+@dataclass
+class _Log:
+    """One model's log. The writer's thread alone uses `writer` and adds to `counts`."""
+
+    log_id: int
+    name: str
+    native: RequestLog
+    wanted: LogTarget | None = None
+    writer: ModelLog | None = None
+    counts: WriterCounts = field(default_factory=WriterCounts)
+    is_used: bool = False
+
+
+class RequestLogs:
+    """The logs by model, each made when its model is configured, whether it logs or not.
+
+    A log that has been used stays when its model is removed, because requests that its versions still
+    answer may come, and because its counts go on if the model comes back.
+
+    Thread: `set_models`, `start` and `stop`: one at a time. `of` and `figures`: any. The thread
+    `request-log` writes, at the priority that `on_thread_start` gives it. It sleeps while no model logs.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        *,
+        make_writers: Mapping[str, MakeWriter] = DEFAULT_WRITERS,
+        on_thread_start: Callable[[], None] = lambda: None,
+        clock: Clock,
+    ) -> None:
+        """`make_writers` has the types of files that can be written."""
+        self._plane = plane
+        self._make_writers = make_writers
+        self._clock = clock
+        self._token = secrets.token_hex(4)
+        # Takes only address space until records reach it.
+        self._queue = plane.RecordQueue(QUEUE_BYTES_MAX)
+        self._lock = threading.Lock()
+        # Guarded by `_lock`. The key of the second is the id of the log.
+        self._by_name: dict[str, _Log] = {}
+        self._by_id: dict[int, _Log] = {}
+        self._next_id = 1
+        self._thread = PeriodicThread(
+            "request-log",
+            self.write_now,
+            wait_seconds=self._wait_seconds,
+            failure_event="request_log_writer_failed",
+            at_start=on_thread_start,
+            at_end=self._write_last,
+            clock=clock,
+        )
+
+    # --- The configuration ------------------------------------------------------------------------
+
+    def check(self, model: ModelConfig) -> None:
+        """Raises InvalidConfig if the model's requests cannot be logged as it is configured."""
+        if model.logging is None:
+            return
+        where = f"model {model.name!r}: logging_config"
+        if model.logging.file_type not in self._make_writers:
+            raise InvalidConfig(
+                f"{where}: type {model.logging.file_type!r} needs the package pyarrow; "
+                "run `pip install 'millpond[parquet]'`, or use type 'tfrecord'"
+            )
+        check_directory(model.logging.filename_prefix, where)
+
+    def set_models(self, models: Sequence[ModelConfig]) -> None:
+        """Logs the requests of these models as they are configured, and of no others."""
+        targets = {model.name: _target(model) for model in models}
+        with self._lock:
+            for name, target in targets.items():
+                self._set(self._log_of(name), target)
+            for name in list(self._by_name.keys() - targets.keys()):
+                log = self._by_name[name]
+                self._set(log, None)
+                if not log.is_used:
+                    del self._by_name[name], self._by_id[log.log_id]
+        self._thread.wake()
+
+    def of(self, name: str) -> RequestLog:
+        """The log for the versions of a model."""
+        with self._lock:
+            return self._log_of(name).native
+
+    def figures(self) -> Mapping[str, RequestLogFigures]:
+        """The figures of each log that has been on."""
+        with self._lock:
+            return {log.name: _figures(log) for log in self._by_name.values() if log.is_used}
+
+    def _log_of(self, name: str) -> _Log:
+        log = self._by_name.get(name)
+        if log is None:
+            native = self._plane.RequestLog(self._queue, self._next_id)
+            log = _Log(self._next_id, name, native)
+            self._by_name[name] = self._by_id[self._next_id] = log
+            self._next_id += 1
+        return log
+
+    def _set(self, log: _Log, target: LogTarget | None) -> None:
+        if log.wanted == target:
+            return
+        log.wanted = target
+        log.is_used |= target is not None
+        settings = target.settings if target else None
+        log.native.set(
+            sampling_rate=target.logging.sampling_rate if target else 0.0,
+            inputs=_names(settings.inputs) if settings else (),
+            outputs=_names(settings.outputs) if settings else (),
+        )
+
+    # --- The writer -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Writes what is queued, completes all files and ends the thread.
+
+        Returns False if it still runs at the timeout. Call it when no more requests come.
+        """
+        self._thread.stop()
+        return self._thread.join(timeout_seconds)
+
+    def write_now(self) -> None:
+        """Takes the queue's records, writes them, and completes files, on the calling thread."""
+        # Records go to the target that their log had before the queue was taken. A change of the target
+        # takes effect after that, so records in between are at most written to the former files.
+        for log in self._logs():
+            if log.writer is None and log.wanted is not None:
+                self._adopt(log, log.wanted)
+        for batch in self._queue.take():
+            self._write(batch)
+        for log in self._logs():
+            if log.writer is None:
+                continue
+            wanted = log.wanted
+            if wanted != log.writer.target:
+                log.writer.complete()
+                log.writer = None
+                if wanted is not None:
+                    self._adopt(log, wanted)
+            else:
+                log.writer.complete_if_old()
+
+    def _write_last(self) -> None:
+        self.write_now()
+        for log in self._logs():
+            if log.writer is not None:
+                log.writer.complete()
+
+    def _write(self, batch: LoggedBatch) -> None:
+        with self._lock:
+            log = self._by_id.get(batch.log_id)
+        assert log is not None, batch.log_id  # A log that was never on takes no request.
+        if log.writer is None:
+            log.counts.late_count += batch.record_count
+        else:
+            log.writer.write(batch)
+
+    def _adopt(self, log: _Log, target: LogTarget) -> None:
+        log.writer = ModelLog(
+            log.name,
+            target,
+            files=LogFiles(target.logging.filename_prefix, target.logging.file_type, self._token),
+            make_writer=self._make_writers[target.logging.file_type],
+            counts=log.counts,
+            clock=self._clock,
+        )
+
+    def _logs(self) -> Iterator[_Log]:
+        with self._lock:
+            return iter(tuple(self._by_name.values()))
+
+    def _wait_seconds(self) -> float | None:
+        is_busy = any(log.wanted or log.writer for log in self._logs())
+        return PERIOD_SECONDS if is_busy else None
+
+
+def _target(model: ModelConfig) -> LogTarget | None:
+    if model.logging is None:
+        return None
+    return LogTarget(logging=model.logging, settings=model.settings.request_log)
+
+
+def _names(names: Sequence[str]) -> Sequence[str] | None:
+    """The names for the data plane, in which None stands for all."""
+    return None if set(ALL_NAMES) & set(names) else list(names)
+
+
+def _figures(log: _Log) -> RequestLogFigures:
+    # The records of later stages are counted first, so that none is counted in a later stage only.
+    counts = replace(log.counts)
+    statistics = log.native.statistics()
+    return RequestLogFigures(
+        sampled_count=statistics.sampled_count,
+        written_count=counts.written_count,
+        queue_full_count=statistics.dropped_count,
+        disk_count=counts.dropped_count,
+        late_count=counts.late_count,
+        byte_count=counts.byte_count,
+        file_count=counts.file_count,
+        deleted_byte_count=counts.deleted_byte_count,
+        deleted_file_count=counts.deleted_file_count,
+        disk_error_count=counts.disk_error_count,
+    )

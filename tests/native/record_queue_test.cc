@@ -1,0 +1,141 @@
+#include "native/servable/record_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/native/threads.h"
+
+namespace millpond::servable {
+namespace {
+
+constexpr size_t kCapacity = 1024;
+constexpr size_t kHeadBytes = 8;
+
+bool Put(RecordQueue& queue, const std::string& record) {
+  char* const room = queue.Begin(record.size());
+  if (room == nullptr) return false;
+  record.copy(room, record.size());
+  queue.Commit(room, record.size());
+  return true;
+}
+
+std::vector<std::string> Taken(RecordQueue& queue) {
+  std::vector<std::string> records;
+  queue.TakeAll([&](std::string_view record) { records.emplace_back(record); });
+  return records;
+}
+
+TEST(RecordQueueTest, RecordsComeInTheirOrderOnce) {
+  RecordQueue queue(kCapacity);
+  for (const char* const record : {"one", "", "three"}) ASSERT_TRUE(Put(queue, record));
+  EXPECT_EQ(Taken(queue), (std::vector<std::string>{"one", "", "three"}));
+  EXPECT_TRUE(Taken(queue).empty());
+  EXPECT_EQ(queue.used_bytes(), 0);
+}
+
+TEST(RecordQueueTest, FullQueueRefusesUntilRecordsAreTaken) {
+  RecordQueue queue(kCapacity);
+  const std::string record(queue.record_bytes_max() - kHeadBytes, 'r');
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(Put(queue, record));
+  EXPECT_EQ(queue.used_bytes(), kCapacity);
+  EXPECT_FALSE(Put(queue, ""));
+  EXPECT_EQ(Taken(queue).size(), 4);
+  EXPECT_TRUE(Put(queue, record));
+}
+
+TEST(RecordQueueTest, RecordLargerThanAQuarterIsRefused) {
+  RecordQueue queue(kCapacity);
+  EXPECT_TRUE(Put(queue, std::string(queue.record_bytes_max(), 'r')));
+  EXPECT_FALSE(Put(queue, std::string(queue.record_bytes_max() + 1, 'r')));
+}
+
+TEST(RecordQueueTest, ReaderStopsBeforeAnIncompleteRecord) {
+  RecordQueue queue(kCapacity);
+  ASSERT_TRUE(Put(queue, "first"));
+  char* const second = queue.Begin(6);
+  ASSERT_TRUE(Put(queue, "third"));
+  EXPECT_EQ(Taken(queue), std::vector<std::string>{"first"});
+  std::memcpy(second, "second", 6);
+  queue.Commit(second, 6);
+  EXPECT_EQ(Taken(queue), (std::vector<std::string>{"second", "third"}));
+}
+
+// Puts and takes records of random sizes, and compares with a queue that has no ring.
+TEST(RecordQueueTest, RingKeepsEveryRecordOverManyRounds) {
+  RecordQueue queue(kCapacity);
+  std::deque<std::string> expected;
+  std::mt19937 random(5);
+  size_t put_count = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    const std::string record(random() % (queue.record_bytes_max() + 1),
+                             static_cast<char>('a' + step % 26));
+    if (Put(queue, record)) {
+      expected.push_back(record);
+      ++put_count;
+    }
+    if (random() % 4 > 0) continue;
+    for (const std::string& taken : Taken(queue)) {
+      ASSERT_FALSE(expected.empty());
+      ASSERT_EQ(taken, expected.front());
+      expected.pop_front();
+    }
+    ASSERT_TRUE(expected.empty());
+  }
+  EXPECT_GT(put_count, 5'000);
+}
+
+// The record says who wrote it and which number it has, in all of its words.
+std::string RecordOf(uint64_t thread, uint64_t number) {
+  const uint64_t word = thread << 32 | number;
+  std::string record;
+  for (uint64_t i = 0; i <= number % 9; ++i) {
+    record.append(reinterpret_cast<const char*>(&word), sizeof word);
+  }
+  return record;
+}
+
+TEST(RecordQueueTest, WritersAtOnceLoseAndMixNothing) {
+  constexpr int kWriters = 4;
+  constexpr uint64_t kRecords = 20'000;
+  RecordQueue queue(kCapacity);
+  std::atomic<int> writing_count{kWriters};
+  std::atomic<uint64_t> refused_count{0};
+  std::vector<uint64_t> next(kWriters);  // the smallest number that may come from each writer
+  uint64_t taken_count = 0;
+  const auto check = [&](std::string_view record) {
+    uint64_t word = 0;
+    ASSERT_GE(record.size(), sizeof word);
+    std::memcpy(&word, record.data(), sizeof word);
+    const uint64_t thread = word >> 32;
+    const uint64_t number = word & UINT32_MAX;
+    ASSERT_LT(thread, kWriters);
+    ASSERT_EQ(record, RecordOf(thread, number));
+    ASSERT_GE(number, next[thread]);
+    next[thread] = number + 1;
+    ++taken_count;
+  };
+  testing::RunTogether(kWriters + 1, [&](int thread) {
+    if (thread == kWriters) {
+      while (writing_count.load() > 0) queue.TakeAll(check);
+      return;
+    }
+    for (uint64_t number = 0; number < kRecords; ++number) {
+      if (!Put(queue, RecordOf(thread, number))) refused_count += 1;
+    }
+    writing_count -= 1;
+  });
+  queue.TakeAll(check);
+  EXPECT_EQ(taken_count + refused_count.load(), kWriters * kRecords);
+  EXPECT_GT(taken_count, 0);
+}
+
+}  // namespace
+}  // namespace millpond::servable
