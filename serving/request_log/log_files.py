@@ -89,13 +89,13 @@ class PartialFile:
 class LogFiles:
     """The files of one prefix and type. Thread: one at a time. All methods raise OSError."""
 
-    def __init__(self, prefix: str, file_type: str, token: str) -> None:
-        """`token` is eight hexadecimal digits, the process's own."""
+    def __init__(self, prefix: str, file_type: str, *, token: str, numbers: Iterator[int]) -> None:
+        """`token` is eight hexadecimal digits, the process's own. `numbers` never repeats one in the process."""
         self._directory = Path(prefix).parent
         self._stem = os.path.basename(prefix)
         self._type = file_type
         self._token = token
-        self._number = 0
+        self._numbers = numbers
         types = "|".join(FILE_TYPES)
         self._pattern = re.compile(
             rf"{re.escape(self._stem)}-([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}}-[0-9]{{6,}})\.({types})"
@@ -104,8 +104,7 @@ class LogFiles:
     def begin(self, wall_ns: int) -> PartialFile:
         """Makes the next file, whose first record is of the time `wall_ns`, readable for the user alone."""
         moment = datetime.fromtimestamp(wall_ns // NS_PER_SECOND, tz=timezone.utc)
-        self._number += 1
-        stamp = f"{moment:%Y%m%dT%H%M%SZ}-{self._token}-{self._number:06}"
+        stamp = f"{moment:%Y%m%dT%H%M%SZ}-{self._token}-{next(self._numbers):06}"
         name = f"{self._stem}-{stamp}.{self._type}"
         with opened_directory(self._directory) as directory:
             flags = _DIRECTORY_OPEN | os.O_CREAT | os.O_EXCL

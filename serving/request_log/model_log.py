@@ -26,8 +26,8 @@ class ContentWriter(Protocol):
         """The bytes so far, or about so many."""
         ...
 
-    def add(self, batch: LoggedBatch) -> None:
-        """Adds the records of a batch, all or none."""
+    def add(self, batch: LoggedBatch) -> bool:
+        """Adds the records of a batch, all or none. Returns False if they need a new file."""
         ...
 
     def finish(self) -> None:
@@ -105,15 +105,14 @@ class ModelLog:
     def write(self, batch: LoggedBatch) -> None:
         """Appends the records of a batch, and completes the file if it is large enough."""
         try:
-            if self._open is None:
-                self._open = self._begun()
-            self._open.content.add(batch)
+            self._add(batch)
         except OSError as error:
             self._counts.dropped_count += batch.record_count
             self._failed(error)
             # If this file is at a limit, a new one has room.
             self.complete()
             return
+        assert self._open is not None
         self._open.record_count += batch.record_count
         if self._open.content.size_bytes >= self._target.settings.file_bytes_max:
             self.complete()
@@ -146,6 +145,13 @@ class ModelLog:
         self._counts.file_count += 1
         self._counts.byte_count += size_bytes
         self._keep_to_budget()
+
+    def _add(self, batch: LoggedBatch) -> None:
+        if self._open is not None and self._open.content.add(batch):
+            return
+        self.complete()
+        self._open = self._begun()
+        self._open.content.add(batch)
 
     def _begun(self) -> _OpenFile:
         file = self._files.begin(self._clock.wall_ns())

@@ -1,21 +1,26 @@
 """The request logs of all models, and the thread that writes them."""
 
+import itertools
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+import structlog
 
 from serving.base.clock import Clock
 from serving.base.errors import InvalidConfig
 from serving.base.periodic_thread import PeriodicThread
 from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ALL_NAMES
-from serving.core.request_logging import TFRECORD
+from serving.core.request_logging import PARQUET, TFRECORD
 from serving.data_plane.plane import DataPlane
 from serving.data_plane.request_log import LoggedBatch, RequestLog
 from serving.request_log.log_files import LogFiles, check_directory
 from serving.request_log.model_log import LogTarget, MakeWriter, ModelLog, WriterCounts
 from serving.request_log.tfrecord_file import TfRecordWriter
+
+_log = structlog.get_logger(__name__)
 
 QUEUE_BYTES_MAX = 64 * 2**20
 """The memory for records that wait to be written, for all models together: a second of 64 MB/s, or a
@@ -25,7 +30,20 @@ PERIOD_SECONDS = 0.25
 """The time between two turns of the writer: short beside the time in which the queue fills, and long
 beside the work of a turn."""
 
-DEFAULT_WRITERS: Mapping[str, MakeWriter] = {TFRECORD: TfRecordWriter}
+
+Formats = Mapping[str, Callable[[Clock], MakeWriter]]
+"""Makes what writes the files of one log, by their type. Raises ImportError if a package is missing."""
+
+
+def _parquet_files(clock: Clock) -> MakeWriter:
+    # Imported here because pyarrow is an extra, and takes half a second to import.
+    from serving.request_log.parquet_file import ParquetFiles
+
+    return ParquetFiles(clock)
+
+
+FORMATS: Formats = {TFRECORD: lambda clock: TfRecordWriter, PARQUET: _parquet_files}
+"""All types of files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +101,16 @@ class RequestLogs:
         self,
         plane: DataPlane,
         *,
-        make_writers: Mapping[str, MakeWriter] = DEFAULT_WRITERS,
+        formats: Formats = FORMATS,
         on_thread_start: Callable[[], None] = lambda: None,
         clock: Clock,
     ) -> None:
-        """`make_writers` has the types of files that can be written."""
+        """Makes no log yet."""
         self._plane = plane
-        self._make_writers = make_writers
+        self._formats = formats
         self._clock = clock
         self._token = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
         # Takes only address space until records reach it.
         self._queue = plane.RecordQueue(QUEUE_BYTES_MAX)
         self._lock = threading.Lock()
@@ -116,11 +135,13 @@ class RequestLogs:
         if model.logging is None:
             return
         where = f"model {model.name!r}: logging_config"
-        if model.logging.file_type not in self._make_writers:
+        try:
+            self._formats[model.logging.file_type](self._clock)
+        except ImportError as error:
             raise InvalidConfig(
-                f"{where}: type {model.logging.file_type!r} needs the package pyarrow; "
+                f"{where}: type {model.logging.file_type!r} needs the package pyarrow ({error}); "
                 "run `pip install 'millpond[parquet]'`, or use type 'tfrecord'"
-            )
+            ) from error
         check_directory(model.logging.filename_prefix, where)
 
     def set_models(self, models: Sequence[ModelConfig]) -> None:
@@ -214,15 +235,24 @@ class RequestLogs:
         assert log is not None, batch.log_id  # A log that was never on takes no request.
         if log.writer is None:
             log.counts.late_count += batch.record_count
-        else:
+            return
+        try:
             log.writer.write(batch)
+        except Exception:  # noqa: BLE001 (a bug; the batches of the other models must be written)
+            log.counts.dropped_count += batch.record_count
+            _log.exception("request_log_broken", model=log.name)
 
     def _adopt(self, log: _Log, target: LogTarget) -> None:
         log.writer = ModelLog(
             log.name,
             target,
-            files=LogFiles(target.logging.filename_prefix, target.logging.file_type, self._token),
-            make_writer=self._make_writers[target.logging.file_type],
+            files=LogFiles(
+                target.logging.filename_prefix,
+                target.logging.file_type,
+                token=self._token,
+                numbers=self._numbers,
+            ),
+            make_writer=self._formats[target.logging.file_type](self._clock),
             counts=log.counts,
             clock=self._clock,
         )

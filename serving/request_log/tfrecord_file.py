@@ -12,10 +12,11 @@ class TfRecordWriter:
         self._descriptor = descriptor
         self.size_bytes = 0
 
-    def add(self, batch: LoggedBatch) -> None:
+    def add(self, batch: LoggedBatch) -> bool:
         """Appends the records. If it raises, the next batch takes their place in the file."""
         _write_at(self._descriptor, self.size_bytes, batch.frames)
         self.size_bytes += len(batch.frames)
+        return True
 
     def finish(self) -> None:
         """Cuts off the part of a batch that the disk did not take as a whole."""

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 from google.protobuf import text_format
+from pyarrow import parquet
 
 from loadtest.measure.server_pages import ServerPages
 from serving.base.errors import InvalidArgument
@@ -25,6 +27,7 @@ from tests.integration.clients import (
     array,
     caller_to,
     channel_to,
+    is_right,
     predict_request,
     refusal,
     wait_until,
@@ -40,6 +43,7 @@ from tests.integration.rest_clients import RestClient
 from warmup.__main__ import main as warmup
 from warmup.prediction_log import WARM_UP_FILE, read_logs
 
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 X = np.array([1, 2, 3], np.float32)
 
 # A program of TensorFlow's own, which knows nothing of this package.
@@ -226,6 +230,30 @@ def sums_export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     module.sums = tf.function(sums, [tf.TensorSpec([None, 2], tf.float32, "x")])
     tf.saved_model.save(module, str(path), {"serving_default": module.sums})
     return let_settle(path)
+
+
+def test_parquet_has_a_column_of_each_tensor(
+    scale: HostedModel, scale_model: ScaleModel, tmp_path: Path
+) -> None:
+    prefix = tmp_path / "log"
+    scale.configure(config=logging(prefix, more='type: "parquet"'))
+    with channel_to(scale.server.target) as channel:
+        PredictionServiceStub(channel).Predict(
+            predict_request(scale.name, {"x": X}),
+            timeout=TIMEOUT_SECONDS,
+            metadata=[("traceparent", f"00-{TRACE_ID}-b7ad6b7169203331-01")],
+        )
+    send(scale, 2)
+    (path,) = finished(scale, prefix)
+    assert path.suffix == ".parquet"
+    first, *more = parquet.read_table(path).to_pylist()
+    age = datetime.now(timezone.utc) - first["time"]
+    assert (first["model"], first["version"], first["trace_id"]) == (scale.name, 1, TRACE_ID)
+    assert 0 < age.total_seconds() < TIMEOUT_SECONDS
+    assert 0 < first["latency_seconds"] < TIMEOUT_SECONDS
+    assert (first["input.x"], first["input.x.shape"]) == (X.tolist(), [3])
+    assert is_right(np.array(first["output.y"], np.float32), ScaleModel.answer(1, X))
+    assert [row["trace_id"] for row in more] == [None, None]
 
 
 def test_batched_requests_are_logged_one_by_one(

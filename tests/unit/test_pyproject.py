@@ -29,7 +29,7 @@ def test_module_builds_with_tensorflow_of_runtime() -> None:
     assert REQUIREMENT.startswith(f"tensorflow>={MINOR_VERSION},")
 
 
-@pytest.mark.parametrize("extra", ["otel", "kubernetes"])
+@pytest.mark.parametrize("extra", ["otel", "kubernetes", "parquet"])
 def test_test_group_contains_extra(extra: str) -> None:
     assert set(PYPROJECT["project"]["optional-dependencies"][extra]) <= set(
         PYPROJECT["dependency-groups"]["test"]

@@ -11,18 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from serving.base.clock import SystemClock
+from serving.base.clock import Clock, SystemClock
 from serving.base.errors import InvalidConfig
 from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ModelSettings, RequestLogSettings
 from serving.core.request_logging import PARQUET, TFRECORD, RequestLogging
 from serving.data_plane.request_log import LoggedBatch
-from serving.request_log.model_log import FAILURE_LOG_SECONDS
-from serving.request_log.request_logs import RequestLogFigures, RequestLogs
+from serving.request_log.model_log import FAILURE_LOG_SECONDS, MakeWriter
+from serving.request_log.request_logs import Formats, RequestLogFigures, RequestLogs
 from serving.request_log.tfrecord_file import TfRecordWriter
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane
 from tests.unit.fakes.request_log import FakeRequestLog
+from tests.unit.fresh_python import run_python
 from warmup.records import read_records
 
 
@@ -31,14 +32,20 @@ class FullDisk(TfRecordWriter):
 
     is_full = False
 
-    def add(self, batch: LoggedBatch) -> None:
+    def add(self, batch: LoggedBatch) -> bool:
         if not FullDisk.is_full:
-            super().add(batch)
-            return
+            return super().add(batch)
         half = batch.frames[: len(batch.frames) // 2]
         super().add(replace(batch, frames=half))
         self.size_bytes -= len(half)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def no_pyarrow(clock: Clock) -> MakeWriter:
+    raise ImportError("No module named 'pyarrow'")
+
+
+FORMATS: Formats = {TFRECORD: lambda clock: FullDisk, PARQUET: no_pyarrow}
 
 
 @pytest.fixture
@@ -55,7 +62,11 @@ class World:
         self.directory = directory
         self.clock = FakeClock()
         self.plane = FakePlane()
-        self.logs = RequestLogs(self.plane, make_writers={TFRECORD: FullDisk}, clock=self.clock)
+        self.logs = RequestLogs(
+            self.plane,
+            formats=FORMATS,
+            clock=self.clock,
+        )
 
     def model(
         self, name: str = "m", rate: float = 0.5, prefix: str = "", **keys: object
@@ -197,6 +208,18 @@ def test_changed_prefix_begins_a_new_file(world: World):
     world.logs.write_now()
     assert world.records("m-*") == [[b"before", b"between"]]
     assert world.records("new-*") == [[b"after"]]
+
+
+def test_prefix_that_comes_back_at_once_keeps_its_file(world: World):
+    for prefix in ("m", "n", "m"):
+        world.logs.set_models([world.model(prefix=str(world.directory / prefix))])
+        world.logs.write_now()
+        world.log().put(prefix.encode())
+        world.logs.write_now()
+    world.logs.set_models([])
+    world.logs.write_now()
+    assert world.records("m-*") == [[b"m"], [b"m"]]
+    assert world.records("n-*") == [[b"n"]]
 
 
 def test_changed_rate_keeps_every_record(world: World):
@@ -399,3 +422,8 @@ def test_parquet_without_its_package_is_refused(world: World):
     parquet = replace(model, logging=replace(model.logging, file_type=PARQUET))
     with pytest.raises(InvalidConfig, match=r"pip install 'millpond\[parquet\]'"):
         world.logs.check(parquet)
+
+
+def test_server_imports_pyarrow_only_for_parquet():
+    program = "import serving.server.server, sys; print('pyarrow' in sys.modules)"
+    assert run_python(program) == "False"

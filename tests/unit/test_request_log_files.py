@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ TOKEN = "0123abcd"
 
 
 def files_of(directory: Path, token: str = TOKEN, file_type: str = "tfrecord") -> LogFiles:
-    return LogFiles(str(directory / "ctr"), file_type, token)
+    return LogFiles(str(directory / "ctr"), file_type, token=token, numbers=count(1))
 
 
 def complete(files: LogFiles, data: bytes = b"", seconds: int = 0) -> PartialFile:
