@@ -94,7 +94,7 @@ class RequestLogs:
     answer may come, and because its counts go on if the model comes back.
 
     Thread: `set_models`, `start` and `stop`: one at a time. `of` and `figures`: any. The thread
-    `request-log` writes, at the priority that `on_thread_start` gives it. It sleeps while no model logs.
+    `prediction-log` writes, at the priority that `on_thread_start` gives it. It sleeps while no model logs.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RequestLogs:
         self._by_id: dict[int, _Log] = {}
         self._next_id = 1
         self._thread = PeriodicThread(
-            "request-log",
+            "prediction-log",
             self.write_now,
             wait_seconds=self._wait_seconds,
             failure_event="request_log_writer_failed",

@@ -4,10 +4,13 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "native/base/clock.h"
+#include "native/servable/record_queue.h"
+#include "native/servable/request_log.h"
 #include "native/servable/request_reservoir.h"
 #include "tests/native/echo_servable.h"
 #include "tests/native/infer_messages.h"
@@ -116,6 +119,41 @@ TEST_F(RequestSampling, TheReservoirOutlivesItsVersion) {
   }
   WaitUntilSampled(1);
   EXPECT_EQ(Sampled(), std::vector<std::string>{RequestFor({})});
+}
+
+TEST_F(RequestSampling, AnsweredRequestIsLoggedAndAFailedOneIsNot) {
+  const auto queue = std::make_shared<servable::RecordQueue>(size_t{1} << 16);
+  const auto log = std::make_shared<servable::RequestLog>(queue, 1);
+  servable::RequestLogSettings settings;
+  settings.sampling_rate = 1;
+  settings.inputs.are_all = settings.outputs.are_all = true;
+  log->Set(settings);
+  bool fails = true;
+  const auto entry = std::make_shared<servable::ServableEntry>(
+      std::make_unique<ScriptedServable>(servable::ServableId{"logged", 1},
+                                         [&](const tensor::RunContext&) {
+                                           return fails ? base::InvalidArgument("no such row")
+                                                        : base::Status();
+                                         }),
+      nullptr, log);
+  ASSERT_TRUE(servable::PublishHighest(map_, entry).ok());
+  Start();
+  const std::string request = PredictMessage(ModelSpecMessage("logged"), {{"x", kTensor}});
+  EXPECT_FALSE(client_->Call(kPredictPath, request).status.ok());
+  fails = false;
+  const auto answered = client_->Call(kPredictPath, request);
+  ASSERT_TRUE(answered.status.ok());
+  // A request is logged after its reply has gone out.
+  std::vector<std::string> records;
+  while (records.empty()) {
+    queue->TakeAll([&](std::string_view record) { records.emplace_back(record); });
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(records.size(), 1);
+  EXPECT_NE(records[0].find(kTensor), std::string::npos);
+  EXPECT_EQ(log->Statistics().sampled_count, 1);
+  // The version is free once the record is there.
+  while (entry->handle_count() > 0) std::this_thread::yield();
 }
 
 TEST_F(RequestSampling, ModelInferIsSampledAsItsPredictRequest) {

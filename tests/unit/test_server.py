@@ -560,7 +560,8 @@ def test_server_loads_at_configured_priority(tmp_path: Path, plane: FakePlane) -
     server.start()
     assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
     server.stop()
-    while_serving = {"loader-0": "nice", "loader-1": "nice", "unloader-0": "nice"}
+    names = ("loader-0", "loader-1", "unloader-0", "prediction-log")
+    while_serving = dict.fromkeys(names, "nice")
     # A stopping server has no request that an unload could delay.
     core_count = len(os.sched_getaffinity(0))
     at_stop = {f"unloader-{number + 1}": "normal" for number in range(core_count)}

@@ -24,6 +24,7 @@ from serving.monitoring.swap_timeline import SwapTimeline
 from serving.monitoring.tracing import Tracing
 from serving.reload.config_reload import ConfigReloader
 from serving.reload.config_watch import ConfigWatcher
+from serving.request_log.request_logs import RequestLogs
 from serving.rpc.capture_service import CaptureDirectory
 from serving.rpc.rare_calls import RareCallThreads
 from serving.rpc.transport import Transport
@@ -50,6 +51,7 @@ START: list[tuple[type, str]] = [
     (StarvationWatch, "start"),
     (BatchRefusals, "start"),
     (CaptureDirectory, "start"),
+    (RequestLogs, "start"),
     (BlockedVersionFile, "start"),
     (SwapTimeline, "start"),
     (AspiredVersionsManager, "start"),
