@@ -289,6 +289,7 @@ void Connection::GiveUp(int64_t now_ns) {
   const Section section(this);
   context_.now_ns = now_ns;
   streams_.GiveUp();
+  if (life_.End()) session_->SubmitLastGoaway();
   Flush();
 }
 

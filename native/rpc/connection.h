@@ -115,9 +115,9 @@ class Connection final : public CallCarrier, private SessionEvents {
   // because a close would lose it: the client has sent something within 300 ms, or its bytes are
   // not read yet.
   std::optional<int64_t> IdleSince(int64_t now_ns);
-  // The bytes a second of the body that is waited for; see Stream.
+  // The bytes a second of the slowest body; see StreamTable.
   std::optional<double> Pace(int64_t now_ns);
-  // Refuses the request whose body is waited for.
+  // Refuses the requests whose bodies are waited for, and ends.
   void GiveUp(int64_t now_ns);
 
   // --- for calls: CallCarrier ---

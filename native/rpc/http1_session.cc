@@ -1,9 +1,7 @@
 #include "native/rpc/http1_session.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "native/base/ascii_text.h"
@@ -12,8 +10,8 @@
 namespace millpond::rpc {
 namespace {
 
-// The parser gets so much of a head, or of chunks, at a time: between two pieces it is checked that
-// they end. A body of known length is one piece.
+// Heads and chunks are parsed in pieces of this size, and their limits are checked after each
+// piece. A body of known length needs no check, so it is one piece.
 constexpr size_t kPieceBytes = 4'096;
 
 // The bytes of a chunk beside its data: its size, two line ends, and a short extension.
@@ -24,22 +22,6 @@ constexpr std::string_view kExpected = "100-continue";
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 Http1Session* Self(llhttp_t* parser) { return static_cast<Http1Session*>(parser->data); }
-
-// The Date of answers (RFC 9110, 6.6.1), which each thread makes once a second.
-std::string_view DateNow() {
-  thread_local std::time_t made = 0;
-  thread_local std::array<char, 40> text{};
-  thread_local size_t size = 0;
-  const std::time_t now = std::time(nullptr);
-  if (now != made) {
-    std::tm parts{};
-    gmtime_r(&now, &parts);
-    // The process has C's locale: names are English.
-    size = std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
-    made = now;
-  }
-  return {text.data(), size};
-}
 
 void AppendField(std::string_view name, std::string_view value, std::string* head) {
   head->append(name).append(": ").append(value).append("\r\n");
@@ -125,8 +107,8 @@ size_t Http1Session::Parse(std::string_view piece) {
   return parsed;
 }
 
-// The parser does not report a name, a value or a chunk's size before it is complete, so the bytes
-// that it got are counted.
+// Counts the bytes that the parser got, and refuses too many. The parser reports a name, a value or
+// a chunk's size only when it is complete, so an endless one would pass unseen.
 void Http1Session::CheckParsed(size_t bytes, Http1State before) {
   if (state_ == Http1State::kHead) {
     head_.bytes += bytes;
@@ -198,7 +180,7 @@ int Http1Session::TakeHead() {
   } else if (!fault.empty()) {
     Refuse(400, fault);
   } else {
-    // The request goes on as if its client had asked for nothing.
+    // An Upgrade is ignored: the connection goes on with HTTP/1.1.
     parser_.upgrade = 0;
     BeginStream();
   }
@@ -235,7 +217,7 @@ int Http1Session::OnBody(llhttp_t* parser, const char* at, size_t size) {
   (void)self->Move(Http1Event::kBodyGoesOn);  // if the client was to wait
   IncomingBody& body = self->body_;
   body.bytes_left -= std::min<uint64_t>(size, body.bytes_left);
-  // CheckParsed adds the bytes of the whole piece.
+  // CheckParsed adds all bytes of the piece, so those of the data are taken off here.
   body.framing_bytes -= static_cast<int64_t>(size);
   body.piece_count += 1;
   self->events_->OnPayload();
@@ -269,7 +251,7 @@ void Http1Session::RefuseSyntax(llhttp_errno_t error) {
   Refuse(400, "Invalid HTTP request received.");
 }
 
-// The refusal takes the place of the answer.
+// Answers with an error of the session's own instead of the stream's answer, and ends after it.
 void Http1Session::Refuse(int status, std::string_view message) {
   const bool had_stream = HasStream(state_);
   if (!Move(Http1Event::kRefuse)) return;
@@ -301,7 +283,7 @@ void Http1Session::Reset(int32_t stream, ResetReason reason) {
                   "no memory is left for the request: clients take all of --request_memory_bytes; "
                   "try again later, or use another server");
   }
-  // A client that does not take its answer gets no further one.
+  // The client does not read its answer, so the connection ends.
   (void)Move(Http1Event::kBreak);
 }
 
@@ -337,7 +319,6 @@ void Http1Session::WriteHead(const HeaderList& headers) {
       AppendField(field.name, field.value, &text_);
     }
   }
-  AppendField("date", DateNow(), &text_);
   if (state_ == Http1State::kLastAnswer) AppendField(kConnection, "close", &text_);
   text_ += "\r\n";
 }
@@ -381,7 +362,7 @@ void Http1Session::EndAnswer() {
   answer_ = nullptr;
   (void)Move(Http1Event::kAnswerEnds);
   streams_->OnStreamClosed(stream_);
-  // Asked to go meanwhile: a request that has come already is served still.
+  // If the client was asked to go meanwhile, a request that has already come is still served.
   if (is_last_ && waiting_bytes() == 0) (void)Move(Http1Event::kLeave);
   (void)Charge();
 }

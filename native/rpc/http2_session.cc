@@ -4,20 +4,23 @@
 #include <array>
 #include <cstring>
 #include <iterator>
+#include <utility>
+
+#include "native/base/ascii_text.h"
 
 namespace millpond::rpc {
 namespace {
 
-// For large tensors: a client may send so much of one message, and of all on a connection, before
-// this server has read any of it. It is read as it comes, so this is what a round trip carries.
+// The bytes of one message, and of all messages on a connection, that a client may send before the
+// server has read any. The server reads them as they come, so this is what one round trip carries.
+// Large tensors need that much.
 constexpr int32_t kStreamWindowBytes = 4 << 20;
 constexpr int32_t kConnectionWindowBytes = 16 << 20;
-// Larger frames than HTTP/2's least: fewer headers between the parts of a tensor.
+// Frames may be longer than HTTP/2's default of 16 KiB, so that a large tensor comes in fewer
+// parts.
 constexpr uint32_t kFrameBytesMax = 65'536;
 
-constexpr std::string_view kPreface = NGHTTP2_CLIENT_MAGIC;
-
-// The opaque data of PINGs: which of ours an answer is for.
+// The opaque data of this server's PINGs. An answer repeats it, and so shows which PING it answers.
 constexpr std::array<uint8_t, 8> kGoawayPing = {'g', 'o', 'a', 'w', 'a', 'y', '\0', '\0'};
 constexpr std::array<uint8_t, 8> kAlivePing = {'a', 'l', 'i', 'v', 'e', '\0', '\0', '\0'};
 
@@ -26,10 +29,12 @@ std::string_view Text(const uint8_t* bytes, size_t size) {
 }
 
 // Headers in the form of nghttp2, which copies the values that are no literals when it takes them.
+// Without "connection", which HTTP/2 has not (RFC 9113, 8.2.2): GOAWAY says the same.
 class Http2Headers {
  public:
   explicit Http2Headers(const HeaderList& headers) {
     for (const HeaderList::Field& field : headers) {
+      if (field.name == "connection") continue;
       const uint8_t copies =
           field.is_literal ? NGHTTP2_NV_FLAG_NO_COPY_VALUE : NGHTTP2_NV_FLAG_NONE;
       fields_[size_++] = {Bytes(field.name), Bytes(field.value), field.name.size(),
@@ -49,7 +54,7 @@ class Http2Headers {
   size_t size_ = 0;
 };
 
-// The first bytes of a client that speaks something else.
+// Returns true if the bytes may begin a request of HTTP/1.
 bool IsHttp1(std::string_view bytes) {
   for (const std::string_view method :
        {"GET ", "POST ", "HEAD ", "PUT ", "DELETE ", "OPTIONS ", "PATCH "}) {
@@ -116,7 +121,8 @@ Http2Session::Http2Session(const WireLimits& limits, base::ByteBudget* budget,
   nghttp2_option_new(&option);
   // Closed streams are of use to priorities only, which are not served.
   nghttp2_option_set_no_closed_streams(option, 1);
-  // More than the limit of control frames, at which the client is told why.
+  // Twice the limit on control frames, so that our own limit ends the connection first, and says
+  // why.
   nghttp2_option_set_max_outbound_ack(option, 2 * static_cast<size_t>(limits.control_frames_max));
   nghttp2_option_set_stream_reset_rate_limit(option, limits.reset_burst, limits.resets_per_second);
   nghttp2_session_server_new3(&session_, Callbacks(), this, option, memory_.callbacks());
@@ -137,12 +143,12 @@ Http2Session::~Http2Session() { nghttp2_session_del(session_); }
 // --- What comes ---
 
 bool Http2Session::Feed(std::string_view bytes) {
-  if (first_bytes_.size() < kPreface.size()) {
-    const std::string_view part = bytes.substr(0, kPreface.size() - first_bytes_.size());
+  if (first_bytes_.size() < kHttp2Preface.size()) {
+    const std::string_view part = bytes.substr(0, kHttp2Preface.size() - first_bytes_.size());
     first_bytes_ += part;
-    is_foreign_ = first_bytes_ != kPreface.substr(0, first_bytes_.size());
+    is_foreign_ = first_bytes_ != kHttp2Preface.substr(0, first_bytes_.size());
     if (is_foreign_) return false;
-    if (first_bytes_.size() == kPreface.size()) events_->OnSpoken();
+    if (first_bytes_.size() == kHttp2Preface.size()) events_->OnSpoken();
     bytes.remove_prefix(part.size());
     if (!FeedSession(part)) return false;
   }
@@ -166,10 +172,15 @@ int Http2Session::OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, v
 int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
                            size_t name_size, const uint8_t* value, size_t value_size, uint8_t,
                            void* self) {
-  // gRPC's clients have no trailers.
+  // Trailers are ignored.
   if (!IsOfRequest(*frame)) return 0;
-  static_cast<Http2Session*>(self)->streams_->OnHeader(frame->hd.stream_id, Text(name, name_size),
-                                                       Text(value, value_size));
+  auto* const session = static_cast<Http2Session*>(self);
+  const std::string_view key = Text(name, name_size);
+  const std::string_view text = Text(value, value_size);
+  if (key == "expect" && base::EqualWithoutCase(text, "100-continue") && !IsLast(*frame)) {
+    session->expecting_stream_ = frame->hd.stream_id;
+  }
+  session->streams_->OnHeader(frame->hd.stream_id, key, text);
   return 0;
 }
 
@@ -185,6 +196,7 @@ int Http2Session::OnFrameReceived(nghttp2_session*, const nghttp2_frame* frame, 
   switch (frame->hd.type) {
     case NGHTTP2_HEADERS:
       if (IsOfRequest(*frame)) streams->OnHeadersEnd(frame->hd.stream_id);
+      static_cast<Http2Session*>(self)->ContinueIfExpected(*frame);
       if (IsLast(*frame)) streams->OnRequestEnd(frame->hd.stream_id);
       break;
     case NGHTTP2_DATA:
@@ -208,6 +220,16 @@ int Http2Session::OnFrameReceived(nghttp2_session*, const nghttp2_frame* frame, 
   return 0;
 }
 
+// A client that is answered already need not send its body.
+void Http2Session::ContinueIfExpected(const nghttp2_frame& headers) {
+  if (std::exchange(expecting_stream_, 0) != headers.hd.stream_id) return;
+  HeaderList list;
+  list.AddLiteral(":status", "100");
+  const Http2Headers fields(list);
+  nghttp2_submit_headers(session_, NGHTTP2_FLAG_NONE, headers.hd.stream_id, nullptr, fields.data(),
+                         fields.size(), nullptr);
+}
+
 void Http2Session::TakePing(const nghttp2_ping& ping) {
   if (!IsAck(ping.hd)) {
     events_->OnPing();
@@ -229,7 +251,7 @@ Session::Output Http2Session::Produce(OutputQueue* output) {
     if (!first_bytes_.empty() && IsHttp1(first_bytes_)) output->Append(kHttp1Answer);
     first_bytes_.clear();
   }
-  if (first_bytes_.size() < kPreface.size()) return Output::kNothing;
+  if (first_bytes_.size() < kHttp2Preface.size()) return Output::kNothing;
   const uint8_t* data = nullptr;
   output_ = output;
   const ssize_t size = nghttp2_session_mem_send(session_, &data);
@@ -246,11 +268,13 @@ bool Http2Session::is_over() const {
 }
 
 void Http2Session::Submit(int32_t stream, const HeaderList& headers) {
+  if (stream == expecting_stream_) expecting_stream_ = 0;
   const Http2Headers fields(headers);
   nghttp2_submit_response(session_, stream, fields.data(), fields.size(), nullptr);
 }
 
 void Http2Session::Submit(int32_t stream, const HeaderList& headers, AnswerBody* body) {
+  if (stream == expecting_stream_) expecting_stream_ = 0;
   const Http2Headers fields(headers);
   nghttp2_data_provider provider{};
   provider.source.ptr = body;
@@ -261,6 +285,7 @@ void Http2Session::Submit(int32_t stream, const HeaderList& headers, AnswerBody*
 void Http2Session::Resume(int32_t stream) { nghttp2_session_resume_data(session_, stream); }
 
 void Http2Session::Reset(int32_t stream, ResetReason reason) {
+  if (stream == expecting_stream_) expecting_stream_ = 0;
   nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream, ErrorCodeOf(reason));
 }
 
@@ -271,10 +296,13 @@ ssize_t Http2Session::OnReadData(nghttp2_session* session, int32_t stream, uint8
   const size_t offered = body->Offer(size, &is_last);
   if (offered == 0 && !is_last) return NGHTTP2_ERR_DEFERRED;
   if (offered > 0) *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
-  if (is_last) {
-    *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
-    const Http2Headers trailers(body->Trailers());
-    nghttp2_submit_trailer(session, stream, trailers.data(), trailers.size());
+  if (!is_last) return static_cast<ssize_t>(offered);
+  *flags |= NGHTTP2_DATA_FLAG_EOF;
+  const HeaderList trailers = body->Trailers();
+  if (trailers.size() > 0) {
+    *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
+    const Http2Headers fields(trailers);
+    nghttp2_submit_trailer(session, stream, fields.data(), fields.size());
   }
   return static_cast<ssize_t>(offered);
 }
@@ -306,6 +334,7 @@ int Http2Session::OnFrameSent(nghttp2_session* session, const nghttp2_frame* fra
       if (IsForcedReset(frame->rst_stream.error_code)) events->OnForcedReset();
       break;
     case NGHTTP2_HEADERS:
+    case NGHTTP2_DATA:
       // A client that still sends when it has its answer is told to stop (RFC 9113, 8.1).
       if (IsLast(*frame) &&
           nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id) == 0) {

@@ -16,9 +16,12 @@
 
 namespace millpond::rpc {
 
-// HTTP/2 over nghttp2, whose memory counts in the budget. It sends nothing before the client has
-// spoken: a client that speaks HTTP/1 would read the first frames as its answer, and RFC 9113, 3.4,
-// makes each client send its preface without waiting for the server's.
+// The first bytes of each client of HTTP/2.
+inline constexpr std::string_view kHttp2Preface = NGHTTP2_CLIENT_MAGIC;
+
+// HTTP/2 over nghttp2, whose memory counts in the budget. It sends nothing before the client's
+// preface has come, because a client that speaks HTTP/1 would read the server's first frames as its
+// answer. A client of HTTP/2 does not wait for these frames (RFC 9113, 3.4).
 //
 // Thread: as Session.
 class Http2Session final : public Session {
@@ -61,6 +64,7 @@ class Http2Session final : public Session {
 
   bool FeedSession(std::string_view bytes);
   void TakePing(const nghttp2_ping& ping);
+  void ContinueIfExpected(const nghttp2_frame& headers);
   void SubmitGoawayOf(uint32_t error_code, std::string_view reason);
 
   StreamEvents* const streams_;
@@ -71,6 +75,7 @@ class Http2Session final : public Session {
   std::string first_bytes_;        // of the client, until the preface is complete
   bool is_foreign_ = false;        // the client does not speak HTTP/2
   FrameFilter frames_;             // of all after the preface
+  int32_t expecting_stream_ = 0;   // its client waits for "100 Continue"; 0: none does
 };
 
 }  // namespace millpond::rpc

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <utility>
 
 #include "native/base/wire_reader.h"
@@ -49,6 +50,21 @@ bool IsPassing(int status) { return status == 429 || status == 503; }
 
 }  // namespace
 
+std::string_view DateNow() {
+  thread_local std::time_t made = 0;
+  thread_local std::array<char, 40> text{};
+  thread_local size_t size = 0;
+  const std::time_t now = std::time(nullptr);
+  if (now != made) {
+    std::tm parts{};
+    gmtime_r(&now, &parts);
+    // The process has C's locale: names are English.
+    size = std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+    made = now;
+  }
+  return {text.data(), size};
+}
+
 void AddField(std::string_view name, std::string_view value, std::string* fields) {
   fields->append(name).append(": ").append(value).append("\r\n");
 }
@@ -92,7 +108,7 @@ void HttpReply::Set(std::shared_ptr<HttpAnswer> answer, const std::string& commo
   is_set_ = true;
   answer_ = std::move(answer);
   status_ = std::to_string(answer_->status);
-  // An answer with a body that may be empty has a length too; 304 and 204 have none.
+  // 304 and 204 have no length. Every other answer has one, even if its body is empty.
   if (answer_->status != 304 && answer_->status != 204) {
     length_ = std::to_string(answer_->body.size());
   }
@@ -111,7 +127,8 @@ void HttpReply::SetFailure(const base::Status& status, const std::string& fields
   AddField("content-type", "application/json", &fields_);
   fields_ += fields;
   fields_ += common_fields;
-  // A refusal by a version, as of a body that is too large, would be no other a second later.
+  // A version's refusal, for example of a body that is too large, would be the same a second later,
+  // so it has no Retry-After.
   if (fields.empty() && IsPassing(code)) AddField("retry-after", "1", &fields_);
   progress_ns_ = now_ns;
 }
@@ -121,12 +138,13 @@ HeaderList HttpReply::Headers() const {
   headers.Add(":status", status_);
   if (!length_.empty()) headers.Add("content-length", length_);
   std::string_view rest = fields_;
-  while (!rest.empty() && headers.size() < HeaderList::kSizeMax) {
+  while (!rest.empty() && headers.size() < HeaderList::kSizeMax - 1) {
     const size_t colon = rest.find(": ");
     const size_t end = rest.find("\r\n");
     headers.Add(rest.substr(0, colon), rest.substr(colon + 2, end - colon - 2));
     rest.remove_prefix(end + 2);
   }
+  headers.Add("date", DateNow());
   return headers;
 }
 

@@ -80,13 +80,14 @@ std::string TransferEncodingFault(const HttpHead& head) {
   return "Transfer-Encoding '" + given + "' is not supported" + kRemedy;
 }
 
-std::string HostFault(const HttpHead& head) {
+std::string HostHeadersFault(const HttpHead& head) {
   const auto is_host = [](const auto& field) { return field.first == "host"; };
   const auto count = std::count_if(head.fields.begin(), head.fields.end(), is_host);
   if (count > 1) return "the request has " + std::to_string(count) + " Host headers; send one";
   if (count == 0) return head.minor == 0 ? "" : "HTTP/1.1 without a Host header; send one";
   const std::string& host = *head.Find("host");
-  if (!IsHost(host)) return "Host '" + host + "' is not HOST or HOST:PORT";
+  std::string fault = HostFault(host);
+  if (!fault.empty()) return fault;
   bool is_url = false;
   const std::string_view named = HostOfTarget(head.target, &is_url);
   if (!is_url || base::EqualWithoutCase(named, host)) return "";
@@ -112,7 +113,16 @@ size_t HttpHead::bytes() const {
 std::string HeadFault(const HttpHead& head) {
   if (head.Find("") != nullptr) return "a header without a name; leave it out";
   std::string fault = TransferEncodingFault(head);
-  return fault.empty() ? HostFault(head) : fault;
+  return fault.empty() ? HostHeadersFault(head) : fault;
+}
+
+std::string HostFault(std::string_view host) {
+  return IsHost(host) ? "" : "Host '" + std::string(host) + "' is not HOST or HOST:PORT";
+}
+
+bool IsTarget(std::string_view target) {
+  return !target.empty() &&
+         std::all_of(target.begin(), target.end(), [](char c) { return '!' <= c && c <= '~'; });
 }
 
 std::string_view PathOf(std::string_view target) {

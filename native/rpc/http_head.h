@@ -32,6 +32,12 @@ struct HttpHead {
 // two readings is refused.
 std::string HeadFault(const HttpHead& head);
 
+// Returns why the text of a Host header is refused with 400; "" if it is not. Pure.
+std::string HostFault(std::string_view host);
+
+// Returns true if a target has only bytes that a URL may have. Pure.
+bool IsTarget(std::string_view target);
+
 // Returns the path and query of a request's target, which may be a whole URL (RFC 9112, 3.2.2).
 // Borrows `target`.
 std::string_view PathOf(std::string_view target);

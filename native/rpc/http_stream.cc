@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "native/base/no_memory.h"
-#include "native/rpc/http1_session.h"
+#include "native/rpc/http_head.h"
 
 namespace millpond::rpc {
 namespace {
@@ -21,11 +21,11 @@ constexpr int64_t kHttpPlaceBytes = 128;
 constexpr int64_t kHttpStreamBytes = static_cast<int64_t>(sizeof(HttpStream) + sizeof(StreamCall)) +
                                      kHttpPlaceBytes + RequestHeaders::kRoomBytes;
 
-// A run ends by itself at its deadline, before its next kernel. This is for a kernel that does not
-// end.
+// A run ends at its deadline by itself, before its next kernel. If a kernel does not end, the
+// client is answered this long after the deadline.
 constexpr int64_t kLateNs = 250'000'000;
 
-// Before so long, a body is not slow: its client may just have begun.
+// A body that is younger is not slow, because its client may just have begun.
 constexpr int64_t kPaceNs = 300'000'000;
 
 base::Status TooLarge(int64_t bytes_max) {
@@ -49,6 +49,7 @@ void HttpStream::OnHeadersEnd() {
   CountHeaders();
   const RequestHeaders& headers = *mutable_request()->headers();
   is_head_ = headers.http_method() == "HEAD";
+  if (!CheckTarget()) return;
   const Method& method = service_.Find(headers.http_method(), headers.path());
   MessageOptions options;
   options.bytes_max = method.message_bytes_max;
@@ -59,10 +60,31 @@ void HttpStream::OnHeadersEnd() {
   if (CheckHost()) (void)CheckLength(method);
 }
 
-// HTTP/1.0 may have no such header, and passes: no browser sends one.
+bool HttpStream::CheckTarget() {
+  const RequestHeaders& headers = *mutable_request()->headers();
+  if (headers.http_method() == "CONNECT") {
+    RefuseWith({base::Code::kUnimplemented, "CONNECT is not supported; this server is no proxy"},
+               {});
+  } else if (!IsTarget(headers.path())) {
+    RefuseWith(base::InvalidArgument("the target has bytes that no URL has; percent-encode them"),
+               {});
+  } else {
+    return true;
+  }
+  return false;
+}
+
+// Refuses a Host that is malformed, or that does not name this server. A request of HTTP/1.0
+// without Host passes, because no browser sends one.
 bool HttpStream::CheckHost() {
   const auto host = mutable_request()->headers()->FindMetadata("host");
-  if (!host || service_.hosts().Permits(*host, context().carrier->local_address())) return true;
+  if (!host) return true;
+  const std::string fault = HostFault(*host);
+  if (!fault.empty()) {
+    Refuse(base::InvalidArgument(fault));
+    return false;
+  }
+  if (service_.hosts().Permits(*host, context().carrier->local_address())) return true;
   RefuseWith({base::Code::kFailedPrecondition,
               "Host '" + std::string(*host) +
                   "' is not a name of this server; use localhost, its address, or a name that "
@@ -110,7 +132,7 @@ void HttpStream::Answer(CallEnd end) {
   Submit();
 }
 
-// The rest of the request is not read.
+// Answers a request that may still be arriving. The rest of it is not used.
 void HttpStream::RefuseWith(const base::Status& status, std::optional<int> http_status) {
   DropRequest(status.code());
   MarkAnswered();
@@ -125,7 +147,7 @@ void HttpStream::RefuseLongHeaders() {
 
 void HttpStream::Submit() {
   Session& session = *context().session;
-  if (is_head_) return session.Submit(number(), reply_.Headers());
+  if (is_head_ || !reply_.has_body()) return session.Submit(number(), reply_.Headers());
   session.Submit(number(), reply_.Headers(), &reply_);
 }
 
@@ -139,7 +161,8 @@ bool HttpStream::EndIfPaused(int64_t since_ns) {
   const int64_t request_ns_max = context().shared->calls.request_ns_max;
   const int64_t age_ns = context().now_ns - begin_ns_;
   if (is_answered() || request_ns_max <= 0 || age_ns < request_ns_max) return false;
-  if (request().is_receiving()) {
+  // Without a method, not all headers have come.
+  if (request().method() == nullptr || request().is_receiving()) {
     RefuseWith(
         {base::Code::kDeadlineExceeded, "the request's body had not arrived after " +
                                             std::to_string(request_ns_max / WireLimits::kSecondNs) +
@@ -158,7 +181,8 @@ bool HttpStream::EndIfPaused(int64_t since_ns) {
 std::optional<double> HttpStream::Pace() const {
   const int64_t age_ns = context().now_ns - begin_ns_;
   if (is_answered() || !request().is_receiving() || age_ns < kPaceNs) return {};
-  return static_cast<double>(body_bytes_) / static_cast<double>(age_ns);
+  constexpr double kSecondNs = 1e9;
+  return static_cast<double>(body_bytes_) * kSecondNs / static_cast<double>(age_ns);
 }
 
 void HttpStream::GiveUp() {
@@ -174,7 +198,8 @@ int64_t HttpProtocol::stream_bytes() const { return kHttpStreamBytes; }
 std::unique_ptr<Session> HttpProtocol::MakeSession(const ServerShared& shared,
                                                    StreamEvents* streams,
                                                    SessionEvents* events) const {
-  return std::make_unique<Http1Session>(limits_, shared.calls.budget.get(), streams, events);
+  return std::make_unique<HttpSession>(shared.limits, limits_, shared.calls.budget.get(), streams,
+                                       events);
 }
 
 std::unique_ptr<Stream> HttpProtocol::MakeStream(StreamContext* context, int32_t number,

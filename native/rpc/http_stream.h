@@ -13,16 +13,17 @@
 #include "native/rpc/call_stream.h"
 #include "native/rpc/http_answer.h"
 #include "native/rpc/http_service.h"
+#include "native/rpc/http_session.h"
 #include "native/rpc/outgoing_reply.h"
 
 namespace millpond::rpc {
 
-// One request over HTTP, until its answer has gone.
+// One request over HTTP/1.1 or HTTP/2: the meaning of its headers, its body, and its answer.
 //
 // Thread: as Stream.
 class HttpStream final : public CallStream {
  public:
-  // Borrows both.
+  // Borrows the service and the context.
   HttpStream(const HttpService& service, StreamContext* context, int32_t number,
              base::ByteBudget::Share charge, CallAccount account);
 
@@ -39,6 +40,8 @@ class HttpStream final : public CallStream {
   void RefuseLongHeaders() override;
   // Answers with `http_status`, or with that of the code.
   void RefuseWith(const base::Status& status, std::optional<int> http_status);
+  // These return false once they have refused the request.
+  bool CheckTarget();
   bool CheckHost();
   bool CheckLength(const Method& method);
   void Submit();
@@ -46,11 +49,11 @@ class HttpStream final : public CallStream {
   const HttpService& service_;
   const int64_t begin_ns_;
   HttpReply reply_;
-  int64_t body_bytes_ = 0;  // that have come
+  int64_t body_bytes_ = 0;  // received so far
   bool is_head_ = false;    // its answer has no body
 };
 
-// HTTP/1.1, for the requests that `service` answers.
+// HTTP/1.1 and HTTP/2, for the requests that `service` answers.
 //
 // Thread: as Protocol.
 class HttpProtocol final : public Protocol {
@@ -59,7 +62,7 @@ class HttpProtocol final : public Protocol {
   HttpProtocol(const HttpService* service, const Http1Limits& limits)
       : service_(*service), limits_(limits) {}
 
-  std::string_view alpn() const override { return "\x08http/1.1"; }
+  std::string_view alpn() const override { return kHttpAlpn; }
   int64_t stream_bytes() const override;
   std::unique_ptr<Session> MakeSession(const ServerShared& shared, StreamEvents* streams,
                                        SessionEvents* events) const override;

@@ -30,8 +30,10 @@ bool RequestHeaders::Add(std::string_view name, std::string_view value) {
   } else if (name == ":method") {
     is_post_ = value == "POST";
     if (is_http_) http_method_ = value;
+  } else if (is_http_ && (name == "host" || name == ":authority")) {
+    AddHost(value);
   } else if (is_http_) {
-    AddMetadata(name, value);
+    if (name[0] != ':') AddMetadata(name, value);
   } else if (name == "content-type") {
     content_type_ = value;
   } else if (name == "grpc-timeout") {
@@ -47,12 +49,23 @@ bool RequestHeaders::Add(std::string_view name, std::string_view value) {
   return true;
 }
 
+// HTTP/2 has the host as a pseudo-header, and a client may send both (RFC 9113, 8.3.1).
+void RequestHeaders::AddHost(std::string_view value) {
+  const auto host = FindMetadata("host");
+  has_two_hosts_ = has_two_hosts_ || (host && *host != value);
+  if (!host) AddMetadata("host", value);
+}
+
 void RequestHeaders::AddMetadata(std::string_view name, std::string_view value) {
   metadata_.append(name).push_back('\0');
   metadata_.append(value).push_back('\0');
 }
 
 base::Status RequestHeaders::Check() const {
+  if (has_two_hosts_) {
+    return base::InvalidArgument(
+        "the request's :authority names a host, and its Host header another one");
+  }
   if (!has_bad_timeout_) return {};
   return base::InvalidArgument(
       "the header grpc-timeout must be 1 to 8 digits and one of the units H, M, S, m, u and n");

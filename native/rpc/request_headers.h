@@ -36,8 +36,8 @@ class RequestHeaders {
   // Room for usual headers, which the share has from the beginning.
   static constexpr int64_t kRoomBytes = 2'048;
 
-  // `charge` has kRoomBytes beside what else it counts.
-  // `is_http`: they are those of a request over HTTP, of which each header is metadata.
+  // `charge` counts kRoomBytes for the headers already. With `is_http` each header of the request
+  // is metadata.
   explicit RequestHeaders(base::ByteBudget::Share charge, bool is_http = false)
       : charge_(std::move(charge)), begin_bytes_(charge_.bytes()), is_http_(is_http) {}
 
@@ -68,6 +68,7 @@ class RequestHeaders {
 
  private:
   void AddMetadata(std::string_view name, std::string_view value);
+  void AddHost(std::string_view value);
 
   base::ByteBudget::Share charge_;
   int64_t begin_bytes_;
@@ -81,6 +82,7 @@ class RequestHeaders {
   bool is_post_ = false;
   std::optional<int64_t> timeout_ns_;
   bool has_bad_timeout_ = false;
+  bool has_two_hosts_ = false;
   // Each name and value, with a NUL byte after it, which neither can hold (RFC 9113, 8.2.1). One
   // string takes less memory than a string for each of them.
   std::string metadata_;

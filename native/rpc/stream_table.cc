@@ -21,8 +21,9 @@ bool StreamTable::IsReceiving(int64_t since_ns) const {
 
 // --- Events ---
 
-// Beyond the limit each connection has its share still: a flood on one connection refuses no stream
-// of another. So all connections together take at most twice the limit.
+// Returns true if the server's limit has room, or else this connection's share of it. So a flood on
+// one connection refuses no stream of another, and all connections together take at most twice the
+// limit.
 bool StreamTable::HasRoomFor(int64_t bytes) const {
   const ServerShared& shared = *context_.shared;
   const int64_t bytes_max = shared.limits.open_call_bytes_max;
@@ -96,7 +97,8 @@ std::optional<double> StreamTable::Pace() const {
   std::optional<double> slowest;
   for (const auto& [number, stream] : streams_) {
     const auto pace = stream->Pace();
-    if (pace && (!slowest || *pace < *slowest)) slowest = pace;
+    if (!pace) return {};
+    if (!slowest || *pace < *slowest) slowest = pace;
   }
   return slowest;
 }

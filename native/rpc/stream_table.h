@@ -33,14 +33,16 @@ class StreamTable final : public StreamEvents {
   Stream* FindUnanswered(int32_t number) const;
   bool IsReceiving(int64_t since_ns) const;
 
-  // A message that began to arrive and stopped would hold its memory for ever, and so would an
-  // answer for which the client opens no window. Both end after a pause of WireLimits::pause_ns.
+  // Ends each stream that has paused for WireLimits::pause_ns. A message that stopped arriving, or
+  // an answer that its client does not read, would hold its memory for ever.
   void EndPaused();
-  // See Stream: those of the slowest one.
+  // The pace of the slowest body, if all streams wait for their bodies. A connection with an answer
+  // that is due is not given up.
   std::optional<double> Pace() const;
   void GiveUp();
   bool empty() const { return streams_.empty(); }
-  // To be called once what could be written is written.
+  // Counts the answers that clients have not read. Called when all that the socket takes is
+  // written.
   void CountUnread();
   void CloseAll();
   // The streams that have closed since the last call. They may hold long messages: free them

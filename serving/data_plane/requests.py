@@ -190,7 +190,7 @@ class ReflectionTable:
 
 @dataclass(frozen=True, kw_only=True)
 class HttpOptions:
-    """The options of a `GrpcServer` for HTTP/1.1."""
+    """The options of a `GrpcServer` for HTTP, of both versions."""
 
     hosts: Sequence[str] | None = None
     """The names that a Host header may have beside loopback names; None: all are answered."""

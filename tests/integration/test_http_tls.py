@@ -156,6 +156,16 @@ def test_alpn_agrees_on_http(tls: TlsServer, offered: Sequence[str]) -> None:
         assert healthz(connection).startswith(b"HTTP/1.1 200 ")
 
 
+def test_client_that_offers_http2_speaks_it(tls: TlsServer) -> None:
+    with httpx.Client(verify=tls.trusting(tls.shown), http2=True) as client:
+        answer = client.post(tls.server.url + PREDICT, json=BODY)
+    assert (answer.http_version, answer.json()["outputs"]["y"]) == ("HTTP/2", [2])
+    done = curl(
+        "--cacert", tls.ca_file(), "--write-out", "%{http_version}", f"{tls.server.url}/healthz"
+    )
+    assert done.stdout == "ok\n2", done.stderr
+
+
 def test_alpn_of_another_protocol_is_refused(tls: TlsServer) -> None:
     context = tls.trusting(tls.shown)
     context.set_alpn_protocols(["spdy/3"])

@@ -7,6 +7,7 @@
 
 #include "native/base/byte_budget.h"
 #include "native/rest/rest_service.h"
+#include "native/rpc/http1_session.h"
 #include "native/rpc/http_stream.h"
 #include "native/rpc/output_queue.h"
 #include "native/rpc/stream_table.h"
@@ -143,7 +144,9 @@ class Conversation final : public rpc::CallCarrier {
         life_(service->shared()->limits, 1),
         table_(protocol_, &context_, &life_),
         streams_(&table_),
-        session_(protocol_.MakeSession(*service->shared(), &streams_, &events_)) {
+        // Not the protocol's, which would begin HTTP/2 for its preface.
+        session_(std::make_unique<rpc::Http1Session>(limits, service->shared()->calls.budget.get(),
+                                                     &streams_, &events_)) {
     context_.session = session_.get();
     context_.space = &space_;
   }
