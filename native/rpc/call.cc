@@ -116,8 +116,8 @@ void Call::Fail(const base::Status& status) {
   End(std::move(end));
 }
 
-// A request that has its answer is not in flight any more. A call without a ticket may be ended by
-// two threads at once.
+// Ends the call, which does not count as in flight from then on. Two threads may end a call without
+// a ticket at once, so a ticket is written only if it is there.
 void Call::End(CallEnd end) {
   end.is_held = holds_answer_;
   if (ticket_) ticket_ = {};

@@ -36,8 +36,8 @@ class AwaitingCalls {
   virtual ~AwaitingCalls() = default;
   // Returns true if a request may wait. It has a place then, and Await follows.
   virtual bool TakeAwaitingPlace() = 0;
-  // Runs `call` again when `change` has come, when its client cancels it, and at `until_ns`. Then
-  // its place is free.
+  // Gives `call` another turn when `change` has come, when its client cancels, or at `until_ns`.
+  // Its place is free from then on.
   virtual void Await(std::shared_ptr<RunnableCall> call, servable::AwaitedChange change,
                      int64_t until_ns) = 0;
 };
@@ -45,21 +45,21 @@ class AwaitingCalls {
 // The limits and services that all calls of a server share. A call may outlive the server: it needs
 // `awaiting` only while it is open. Thread: any, because nothing in it changes.
 struct CallLimits {
-  std::shared_ptr<servable::Admission> admission;    // decides which limited calls come in
+  std::shared_ptr<servable::Admission> admission;    // decides which requests to models come in
   std::shared_ptr<base::ByteBudget> budget;          // counts the bytes under way; null: none are
   const servable::BatchRegistry* batches = nullptr;  // null: no call needs a key
   size_t reply_bytes_max = base::kMaxReplyBytes;
   int64_t message_bytes_max = INT32_MAX;  // of a request, before it is decompressed and after
-  int64_t first_version_wait_ns = 0;  // a limited call waits so long for its model's first version
-  int64_t request_ns_max = 0;         // the deadline of a limited call without one; 0: none
+  int64_t first_version_wait_ns = 0;      // a request waits so long for its model's first version
+  int64_t request_ns_max = 0;             // the deadline of a request without one; 0: none
   const char* request_flag = "--max_request_seconds; the client set no deadline";  // of the above
   ReplyCompression reply_compression = ReplyCompression::kNone;
   const std::atomic<bool>* is_cut_short = nullptr;  // a stop runs no further request
   AwaitingCalls* awaiting = nullptr;
 };
 
-// The connection of calls, as they see it. A call is named by its stream, which has it until it is
-// over. Thread: any.
+// A connection, as its calls see it. The number of its stream names a call until the call is over.
+// Thread: any.
 class CallCarrier : public std::enable_shared_from_this<CallCarrier> {
  public:
   virtual ~CallCarrier() = default;
@@ -73,10 +73,10 @@ class CallCarrier : public std::enable_shared_from_this<CallCarrier> {
   // Takes the next of many messages that have arrived. Returns false if none is to be handled now.
   // Sets `*is_end` if the client has sent the last one.
   virtual bool TakeMessage(int32_t stream, base::ChargedText* message, bool* is_end) = 0;
-  // Ends the call, which is over then. Does nothing if it is over already.
+  // Sends the end of the call, which is over then. Does nothing if the call is over already.
   virtual void Answer(int32_t stream, CallEnd end) = 0;
-  // Sends one of many messages. Returns false if `waiting_max` wait already for the client to read
-  // them. Does nothing if the call is over.
+  // Sends one of many messages. Returns false if `waiting_max` messages wait already for the client
+  // to read them. Does nothing if the call is over.
   virtual bool Send(int32_t stream, std::shared_ptr<OutMessage> message, size_t waiting_max) = 0;
   // Writes the answers that were held (CallEnd::is_held).
   virtual void WriteAnswers() = 0;
@@ -85,8 +85,8 @@ class CallCarrier : public std::enable_shared_from_this<CallCarrier> {
 // One call whose request has arrived, as handlers see it, and its answer. RunnableCall is the same
 // call for the threads that run it, StreamCall for its connection.
 //
-// All that it holds counts in the server's budget: the call itself and its headers in one share
-// from its beginning to its end, its message in another one, its answers in their own (OutMessage).
+// All memory of a call counts in the server's budget. One share has the call itself and its
+// headers, another share has its message, and each answer has a share of its own (OutMessage).
 //
 // Thread: Reply, Fail, Send, Finish and is_over: any, and at once unless the call is a request to a
 // model. All else: one at a time, which is the thread that handles the call.
@@ -121,30 +121,31 @@ class Call : public std::enable_shared_from_this<Call> {
   std::vector<std::string> ClientNames() const { return carrier_->ClientNames(); }
   // OK while an answer is still wanted: nothing need be computed for a client that is gone.
   base::Status CheckIsWanted() const;
-  // Returns the end of a request that ended with `status`, as far as its client's view is known:
-  // DEADLINE_EXCEEDED if the deadline may have passed at the client when the cancellation was seen.
-  // A client whose deadline passes cancels the call, and the wire gives no reason with it.
+  // Returns the status that the client of a request has seen, if the server's is `status`. A client
+  // whose deadline passes cancels its call, and the wire gives no reason. So a cancellation that
+  // came at about the deadline is DEADLINE_EXCEEDED.
   base::Status AsSeenByClient(base::Status status) const;
 
   // --- the answer ---
 
-  // The answer that follows stays on this machine until SendHeld.
+  // Keeps the next answer on this machine until SendHeld: the answers of a batch are sent together.
   void HoldAnswer() { holds_answer_ = true; }
   void SendHeld();
-  // The lines of headers that the answer over HTTP has, also if it fails.
+  // The header lines of the answer over HTTP. A failure has them too.
   std::string* http_fields() { return &http_fields_; }
   void ReplyHttp(std::shared_ptr<HttpAnswer> answer);
   void Reply(base::ReplyBytes reply);
   void Reply(std::string_view bytes);
   void Fail(const base::Status& status);
-  // A message of a method that sends many. Too many that the client does not read end the call.
+  // Sends one of many messages. Fails the call if too many of them wait for the client to read
+  // them.
   void Send(std::string_view message);
-  // The end of a method that sends many.
+  // Ends a call that sends many messages.
   void Finish(const base::Status& status) { Fail(status); }
   // True if nothing can be sent any more.
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }
-  // Keeps `attachment` exactly as long as the call: what a handler notes about a stream goes with
-  // it. Once, in Handle.
+  // Keeps `attachment` until the call is destroyed, for what a handler notes about the call. Call
+  // it once, in the handler.
   void Attach(std::shared_ptr<void> attachment) { attachment_ = std::move(attachment); }
 
  protected:
@@ -176,7 +177,7 @@ class Call : public std::enable_shared_from_this<Call> {
   const std::shared_ptr<CallCarrier> carrier_;
   const CallLimits* const limits_;
   const int32_t stream_;
-  CallAccount account_;  // counts the call until all below is gone
+  CallAccount account_;  // counts the call until all members below are gone
   ArrivedRequest arrived_;
   tensor::RunContext run_;
   servable::Admission::Ticket ticket_;

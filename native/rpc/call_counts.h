@@ -16,8 +16,7 @@ struct CallCounts {
   std::atomic<int64_t> open_bytes{0};
 };
 
-// One call in the counts of its server and of its connection, from its beginning until the object
-// is destroyed.
+// Counts one call for its server and for its connection, until the object is destroyed.
 //
 // Thread: one at a time.
 class CallAccount {

@@ -18,7 +18,7 @@ constexpr int64_t kPlaceBytes = 128;
 constexpr int64_t kStreamBytes = static_cast<int64_t>(sizeof(GrpcStream) + sizeof(StreamCall)) +
                                  kPlaceBytes + RequestHeaders::kRoomBytes;
 
-// The HTTP status for headers that are no gRPC call; kHttpOk if they are one.
+// Returns the HTTP status that refuses headers which are no call of gRPC; kHttpOk if they are one.
 int HttpStatusOf(const RequestHeaders& headers) {
   if (!headers.is_post()) return kHttpMethodNotAllowed;
   return IsGrpcContentType(headers.content_type()) ? kHttpOk : kHttpUnsupportedMediaType;
@@ -57,8 +57,8 @@ void GrpcStream::OnData(std::string_view data) {
   if (request().has_messages()) AddDue();
 }
 
-// A client that does not read its answers is not read any further: each message may cause an answer
-// that is much longer. Its next messages wait until it has read (OnDataSent).
+// Takes no message of a client that does not read its answers, because each message may cause an
+// answer that is much longer. The next messages wait until the client has read (OnDataSent).
 bool GrpcStream::TakeMessage(base::ChargedText* message, bool* is_end) {
   resumes_reading_ = reply_.waiting_count() > 0;
   if (resumes_reading_) return false;

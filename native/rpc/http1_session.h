@@ -17,13 +17,14 @@
 
 namespace millpond::rpc {
 
-// HTTP/1.1 over llhttp, Node's parser. Each request is a stream of its own, and the streams follow
-// one another: the next request is parsed once the answer to the last one has gone. Bytes that come
-// earlier wait, first here, and then in the socket (wants_input). So a client that sends thousands
-// of requests before it reads (pipelining) is answered in order, and holds the memory of one.
+// Speaks HTTP/1.1 by llhttp, Node's parser. Each request is a stream, and one stream is served at a
+// time: the next request is parsed once the last answer is written. Bytes that come earlier wait in
+// the session, and further bytes in the socket (wants_input). So a client that sends thousands of
+// requests before it reads (pipelining) is answered in order, and holds the memory of one.
 //
-// The session answers what is not HTTP itself, with 400, 408, 431, 501 or 505, and then ends. It
-// ignores Upgrade (RFC 9110, 7.8) and trailers. What it holds for its client counts in the budget.
+// The session itself refuses what is not HTTP, with 400, 408, 431, 501 or 505, and ends after that.
+// It ignores Upgrade (RFC 9110, 7.8) and trailers. What it holds for its client counts in the
+// budget.
 //
 // Thread: as Session.
 class Http1Session final : public Session {
@@ -58,14 +59,14 @@ class Http1Session final : public Session {
   struct IncomingHead {
     HttpHead head;
     bool is_value = false;           // what comes next belongs to the last field's value
-    size_t bytes = 0;                // as they came
-    std::optional<int64_t> seen_ns;  // when CheckTimes first saw it
+    size_t bytes = 0;                // received so far
+    std::optional<int64_t> seen_ns;  // when CheckTimes first saw this head
   };
   // The body that is arriving.
   struct IncomingBody {
-    uint64_t bytes_left = 0;    // if its length is known
-    int64_t framing_bytes = 0;  // that have come beside its data
-    int64_t piece_count = 0;    // of its data
+    uint64_t bytes_left = 0;    // 0 if the length is not known
+    int64_t framing_bytes = 0;  // chunk sizes, extensions and trailers so far
+    int64_t piece_count = 0;    // parts of data so far
   };
 
   static int OnMessageBegin(llhttp_t* parser);
@@ -77,7 +78,7 @@ class Http1Session final : public Session {
   static int OnMessageComplete(llhttp_t* parser);
   static const llhttp_settings_t* Settings();
 
-  // Returns false if the table has no such move.
+  // Moves as the table of Http1State says. Returns false, and stays, if the table has no such move.
   bool Move(Http1Event event);
   size_t Parse(std::string_view piece);
   size_t PieceBytes() const;
@@ -101,8 +102,8 @@ class Http1Session final : public Session {
   base::ByteBudget::Share charge_;
   IncomingHead head_;
   IncomingBody body_;
-  int32_t stream_ = 0;            // of the request that was received last
-  std::string text_;              // the head of its answer, or a refusal: not written yet
+  int32_t stream_ = 0;            // of the newest request
+  std::string text_;              // the head of its answer, or a refusal, until it is written
   AnswerBody* answer_ = nullptr;  // what follows the head; null if nothing does
   std::string waiting_;           // bytes that are not parsed yet
   size_t waiting_begin_ = 0;

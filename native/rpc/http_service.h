@@ -33,8 +33,8 @@ struct HttpOptions {
   std::shared_ptr<const ServerCertificates> certificates;
 };
 
-// Which handler answers which request over HTTP: a version, this object, or Python, which has two
-// queues. Probes have one of their own, so that no other request keeps them waiting.
+// Chooses the handler of each request over HTTP: a version, this object, or Python. Python has two
+// queues: one is for probes alone, so that no other request keeps them waiting.
 //
 // Thread: Find and all const: any, at once. TakeCall: threads of the control plane. Close: the
 // control plane. It outlives the calls.

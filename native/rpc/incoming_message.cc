@@ -9,10 +9,11 @@
 namespace millpond::rpc {
 namespace {
 
-// Messages up to it have the budget's reserve, unless they are for models.
+// Messages of up to this length may use the budget's reserve, unless they are requests to models.
 constexpr int64_t kShortBytesMax = 4096;
 
-// A message up to it is copied into one piece: a copy is cheaper than what decodes several pieces.
+// Messages of up to this length are copied into one piece, because the copy costs less than
+// decoding several pieces.
 constexpr int64_t kSmallBytesMax = 8192;
 
 }  // namespace
@@ -24,7 +25,7 @@ base::ByteBudget::Use UseOf(int64_t bytes, bool is_of_model) {
 
 IncomingMessage::IncomingMessage(const MessageOptions& options) : options_(options) {
   if (!options_.is_bare) return;
-  // As long as it may be, until it ends.
+  // A bare message may have any length until it ends.
   prefix_bytes_ = kMessagePrefixBytes;
   announced_bytes_ = INT64_MAX;
   share_ = base::ByteBudget::Share(options_.budget, UseOf(0, options_.is_of_model));

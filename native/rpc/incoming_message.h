@@ -23,14 +23,14 @@ struct MessageOptions {
   int64_t bytes_max = INT32_MAX;            // before it is decompressed, and after
   Encoding encoding = Encoding::kIdentity;  // if it is compressed
   base::ByteBudget* budget = nullptr;       // null: the message is not counted
-  bool is_of_model = false;                 // also a short message has none of the budget's reserve
-  bool is_in_one_piece = false;             // TakeText follows, and not reader()
-  bool is_bare = false;                     // no prefix announces its length: End ends it
+  bool is_of_model = false;      // even a short message has no part of the budget's reserve
+  bool is_in_one_piece = false;  // kept as one string, for TakeText
+  bool is_bare = false;          // no prefix announces its length: End ends it
 };
 
-// Returns the purpose of `bytes` for the budget. Short messages that are no requests to models, and
-// the answers to them, have the budget's reserve: probes and operators ask most of all while no
-// memory is left.
+// Returns the share of the budget from which a message of `bytes` is counted. A short message that
+// is no request to a model, and its answer, may use the reserve, because probes and operators need
+// answers even while no memory is left.
 base::ByteBudget::Use UseOf(int64_t bytes, bool is_of_model);
 
 // One message as it arrives: its prefix, the parts of it that were read, and what it decompresses
@@ -44,7 +44,7 @@ class IncomingMessage {
  public:
   explicit IncomingMessage(const MessageOptions& options = {});
 
-  // Takes the front of `data`, as much of it as belongs to the message. It lies in the block of
+  // Takes as much of the front of `data` as belongs to the message. `data` lies in the block of
   // `space`. INTERNAL for a malformed prefix; RESOURCE_EXHAUSTED for a message that is too long, or
   // for which the budget has no bytes left.
   base::Status Add(std::string_view* data, ReceiveSpace* space);
@@ -57,7 +57,7 @@ class IncomingMessage {
     return prefix_bytes_ == kMessagePrefixBytes && arrived_bytes_ == announced_bytes_;
   }
   bool is_compressed() const { return is_compressed_; }
-  // As the client announced them: those of a compressed message are less than it has.
+  // The length that the client announced. A compressed message has more bytes once it is read.
   size_t bytes() const { return static_cast<size_t>(announced_bytes_); }
 
   // Makes the message readable: decompresses it, if that was not done before. Returns the reason if

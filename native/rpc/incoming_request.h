@@ -29,7 +29,7 @@ class IncomingRequest {
       : headers_(std::move(charge), is_http) {}
 
   RequestHeaders* headers() { return &headers_; }
-  // All headers have come, and `method` is the path's. An error ends the call.
+  // All headers have come, and their path names `method`. An error ends the call.
   base::Status Begin(const Method* method, MessageOptions options, int64_t now_ns);
   // Takes a part of the client's bytes, which lie in the block of `space`. An error ends the call.
   base::Status AddData(std::string_view data, ReceiveSpace* space, int64_t now_ns);
@@ -50,7 +50,7 @@ class IncomingRequest {
     return is_receiving() && !takes_many() && data_ns_ < since_ns;
   }
 
-  // For its call. Later messages of many stay here.
+  // Hands what has arrived to the call. Of many messages, later ones stay here.
   ArrivedRequest Take() {
     return {method_, std::move(headers_),
             takes_many() ? IncomingMessage(message_.options()) : std::move(message_), begin_ns_};

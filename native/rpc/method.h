@@ -20,8 +20,8 @@ class RunnableCall;
 class MethodHandler {
  public:
   virtual ~MethodHandler() = default;
-  // Records a call that the server refused with `code`, so that nothing else handles it. Also under
-  // the connection's lock, and on the watchdog.
+  // Records a call that was refused with `code`, and is never handled. May be called under the
+  // connection's lock, and on the watchdog's thread.
   virtual void RecordRefusal(const Call&, base::Code) const {}
 };
 
@@ -49,7 +49,8 @@ class ModelHandler : public MethodHandler {
   // Returns the steps that answer the request, for one thread. Never null.
   virtual std::unique_ptr<servable::WaitingRequest> MakeRequest(
       std::shared_ptr<RunnableCall> call) = 0;
-  // Returns the model that the request's bytes name; "" if they name none. Also on the watchdog.
+  // Returns the model that the request's bytes name; "" if they name none. May be called on the
+  // watchdog's thread.
   virtual std::string ModelNameOf(const Call& call) const = 0;
   // Returns the key of the batches that the request may join, as its bytes say.
   virtual servable::BatchKey BatchKeyOf(const Call& call) const = 0;
@@ -63,7 +64,7 @@ struct Method {
   Handler handler;
   int64_t message_bytes_max = INT64_MAX;
   bool is_http = false;  // its requests come over HTTP
-  // So many bytes of a message make one byte of tensors, more or less.
+  // About this many bytes of a message become one byte of tensors.
   size_t bytes_per_run_byte = 1;
 
   bool is_of_model() const { return std::holds_alternative<ModelHandler*>(handler); }

@@ -44,11 +44,11 @@ struct CallEnd {
   bool names_encodings = false;             // the end names the encodings that the server takes
   std::shared_ptr<HttpAnswer> http = {};    // over HTTP, instead of all above
   std::string http_fields = {};             // beside `status`, the lines of headers of a failure
-  bool is_held = false;                     // it is written by CallCarrier::WriteAnswers
+  bool is_held = false;                     // stays here until CallCarrier::WriteAnswers
 };
 
-// The answer to one call, as far as it is known: its messages, and its end. Its session takes it as
-// the client reads.
+// The answer to one call of gRPC: its messages and, once it is known, its end. The session takes as
+// much as the client reads.
 //
 // Thread: one at a time: under the connection's lock.
 class OutgoingReply final : public AnswerBody {
@@ -58,8 +58,8 @@ class OutgoingReply final : public AnswerBody {
   void End(CallEnd end, int64_t now_ns);
   size_t waiting_count() const { return messages_.size(); }
 
-  // --- the session's side ---
-  // The headers are under way: it is now read as a body.
+  // --- the session's side --- True once the headers are submitted. From then on the session reads
+  // this object as the body.
   bool is_begun() const { return is_begun_; }
   void MarkBegun() { is_begun_ = true; }
   HeaderList Headers() const;

@@ -17,8 +17,8 @@ namespace millpond::rpc {
 class OutputWriter {
  public:
   static constexpr size_t kBytesMax = 262'144;
-  // The connection's own charge has these bytes. Beyond them, output is charged for all that may
-  // be.
+  // The connection's own charge covers this much output. For any more, kBytesMax bytes are charged
+  // at once.
   static constexpr size_t kFreeBytes = 8'192;
 
   // Borrows `budget`, which may be null.

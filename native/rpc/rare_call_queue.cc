@@ -97,7 +97,8 @@ base::Status RareCall::Fail(const base::Status& status) {
   return {};
 }
 
-// Python may keep this object. Only now, because the answer may be the request itself.
+// Frees what only the request needed, because Python may keep this object. Called after the answer
+// is made, because the answer may be the request's own bytes.
 void RareCall::FreeRequest() { request_ = {}; }
 
 void RareCall::Record(base::Code code) {

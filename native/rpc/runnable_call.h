@@ -30,18 +30,17 @@ class RunnableCall : public Call {
   }
   // Returns the model that the request is for. Reads the message if it must.
   std::string ModelName();
-  // The same for a message that was read.
+  // Returns the same for a message that was read before.
   std::string PeekModelName() const { return handler().ModelNameOf(*this); }
   // Reads the key of the batches that the request may join, if there are any batches. A compressed
-  // message has none: it would have to be decompressed for it.
+  // message has no key, because reading the key means decompressing the message.
   void PeekBatchKey();
   servable::BatchKey batch_key() const { return batch_key_; }
   bool is_compressed() const { return arrived().is_compressed(); }
   size_t message_bytes() const {
     return arrived().sent_bytes() / arrived().method().bytes_per_run_byte;
   }
-  // Instead of an answer by the handler: ends the call with `status`, and tells the client when to
-  // try again.
+  // Ends the call with `status`, without its handler, and tells the client when to try again.
   void Refuse(const base::Status& status);
 
   // Postpones the answer, as the last step of WaitingRequest::Prepare: the request has another turn
@@ -70,7 +69,7 @@ class RunnableCall : public Call {
   ModelHandler& handler() const { return *std::get<ModelHandler*>(arrived().method().handler); }
   // Returns null if the call is answered.
   std::unique_ptr<servable::WaitingRequest> MakeRequest();
-  // Frees the request, or puts it aside if its handler asked for that.
+  // Frees the request. After TryAwait the request is kept, and waits for its version.
   void EndAnswering();
 
   std::optional<Awaited> awaited_;  // what the handler asked for in this turn

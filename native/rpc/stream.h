@@ -15,8 +15,7 @@
 #include "native/rpc/session.h"
 #include "native/rpc/stream_call.h"
 
-// The seam between a connection and what its streams mean: the calls of gRPC, or the requests of
-// another protocol.
+// A Protocol gives the streams of a connection their meaning: calls of gRPC, or requests over HTTP.
 namespace millpond::rpc {
 
 // The parts of a connection that its streams use.
@@ -24,31 +23,31 @@ namespace millpond::rpc {
 // Thread: one at a time: under the connection's lock.
 struct StreamContext {
   ServerShared* const shared;
-  CallCarrier* const carrier;     // the connection
-  int64_t now_ns;                 // of this turn, or of the answer that is framed
-  Session* session = nullptr;     // set once
-  ReceiveSpace* space = nullptr;  // of the thread that reads, within Session::Feed
-  std::vector<std::shared_ptr<StreamCall>> due = {};  // calls with something for Arrive
-  std::vector<int32_t> answered = {};  // streams that were answered, and not flushed since
+  CallCarrier* const carrier;                         // the connection
+  int64_t now_ns;                                     // when this turn, or this answer, began
+  Session* session = nullptr;                         // set once
+  ReceiveSpace* space = nullptr;                      // the reading thread's, within Session::Feed
+  std::vector<std::shared_ptr<StreamCall>> due = {};  // StreamCall::Arrive is to be called for them
+  std::vector<int32_t> answered = {};  // streams that were answered since the last flush
 };
 
-// One request and its answer, as its protocol has them.
+// One request and its answer.
 //
 // Thread: one at a time: under the connection's lock.
 class Stream {
  public:
   virtual ~Stream() = default;
 
-  // True if nothing of the client is of use any more: the request is answered, or refused.
+  // True once the request is answered or refused. Nothing more that its client sends is used.
   bool is_answered() const { return is_answered_; }
 
-  // --- what comes, before it is answered: see StreamEvents ---
+  // --- events of a request that is not answered yet: see StreamEvents ---
   virtual void OnHeader(std::string_view name, std::string_view value) = 0;
   virtual void OnHeadersEnd() = 0;
   virtual void OnData(std::string_view data) = 0;
   virtual void OnRequestEnd() = 0;
 
-  // --- what its call asks for, before it is answered: see CallCarrier ---
+  // --- for its call, while that is not answered: see CallCarrier ---
   // A protocol whose calls have one message and one answer has neither.
   virtual bool TakeMessage(base::ChargedText*, bool*) { return false; }
   virtual bool Send(std::shared_ptr<OutMessage>, size_t) { return false; }
@@ -56,18 +55,20 @@ class Stream {
 
   // --- at any time ---
   virtual void OnDataSent() = 0;
-  // Nothing can be sent any more. If the request was not answered, its client waits for no answer.
+  // Nothing can be sent any more. The run of a request that was not answered is cancelled, because
+  // its client is gone.
   virtual void Close() = 0;
-  // Counts the call as open again: it is answered, and its client has not read all.
+  // Counts the bytes of an answered call again, because its client has not read all of the answer.
   virtual void CountUnread() = 0;
-  // True if a request is arriving, of which a part came at `since_ns` or later.
+  // True if the request is still arriving, and a part of it came at `since_ns` or later.
   virtual bool IsReceiving(int64_t since_ns) const = 0;
-  // Ends the request if it stopped arriving, or its answer stopped going, before `since_ns`.
-  // Returns true if it did.
+  // Ends a request of which no part came, or of whose answer no part was read, since `since_ns`.
+  // Returns true if it ended one.
   virtual bool EndIfPaused(int64_t since_ns) = 0;
-  // The bytes a second of a body that is waited for; nothing if none is, or if it has just begun.
+  // Returns the bytes a second at which the body arrives. Returns nothing if no body is waited for,
+  // or if the request is too young to tell.
   virtual std::optional<double> Pace() const { return {}; }
-  // Ends a request whose body is waited for, so that another client has its place.
+  // Ends a request whose body is still arriving, so that another client has its place.
   virtual void GiveUp() {}
 
  protected:
@@ -86,10 +87,10 @@ class Protocol {
   // The bytes of the budget that a stream takes when it begins: its objects, and room for usual
   // headers.
   virtual int64_t stream_bytes() const = 0;
-  // Both borrow what they are given, and last no longer than their connection.
+  // Both objects borrow the arguments, and live no longer than their connection.
   virtual std::unique_ptr<Session> MakeSession(const ServerShared& shared, StreamEvents* streams,
                                                SessionEvents* events) const = 0;
-  // `charge` and `account` have the bytes above.
+  // `charge` and `account` count stream_bytes() already.
   virtual std::unique_ptr<Stream> MakeStream(StreamContext* context, int32_t number,
                                              base::ByteBudget::Share charge,
                                              CallAccount account) const = 0;

@@ -24,8 +24,8 @@ class StreamCall final : public RunnableCall {
   // Handles what has come: the request, or the next of many messages. Returns true for a request to
   // a model that was admitted: a thread that runs requests is to answer it (CallBeingAnswered).
   bool Arrive();
-  // The connection ends the call itself, with `code`. The memory of a request that is still
-  // arriving is free before the client learns of the end.
+  // Records that the connection refuses the call with `code`, and frees the part of the request
+  // that has come. The connection sends the answer after that.
   void RefuseArriving(base::Code code);
   void MarkAnswered() { (void)SetOver(); }
   // Ends the call: nothing can be sent any more. If it was not answered, its client waits for no
