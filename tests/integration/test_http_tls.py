@@ -6,7 +6,7 @@ import socket
 import ssl
 import stat
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -182,6 +182,49 @@ def test_pipelined_requests_are_answered_over_tls(tls: TlsServer) -> None:
             part = connection.recv(65_536)
             assert part, received[-200:]
             received += part
+
+
+class HalfClosed:
+    """A client that sends a request and ends its side of TLS, and then reads the answer."""
+
+    def __init__(self, tls: TlsServer) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = tls.trusting(tls.shown).wrap_bio(
+            self._incoming, self._outgoing, server_hostname="127.0.0.1"
+        )
+        self._address = tls.address
+
+    def answer_to(self, request: bytes) -> bytes:
+        with socket.create_connection(self._address, TIMEOUT_SECONDS) as self._plain:
+            self._until_done(self._tls.do_handshake)
+            self._tls.write(request)
+            with suppress(ssl.SSLWantReadError):
+                self._tls.unwrap()
+            self._plain.sendall(self._outgoing.read())
+            received = b""
+            while part := self._until_done(lambda: self._tls.read(65_536)):
+                received += part
+            return received
+
+    def _until_done(self, step: Callable[[], Any]) -> Any:
+        """Repeats `step` with what the server sends, until it needs no more."""
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                self._plain.sendall(self._outgoing.read())
+                part = self._plain.recv(65_536)
+                if not part:
+                    return b""
+                self._incoming.write(part)
+
+
+def test_end_of_tls_after_a_request_loses_no_answer(tls: TlsServer) -> None:
+    body = json.dumps({"inputs": {"x": [1.0] * 200_000}}).encode()
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    answer = HalfClosed(tls).answer_to(head.encode() + body)
+    outputs = json.loads(answer.partition(b"\r\n\r\n")[2])["outputs"]
+    assert len(outputs["y"]) == 200_000
 
 
 def test_plain_http_learns_that_the_port_has_tls(tls: TlsServer) -> None:
