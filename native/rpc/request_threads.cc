@@ -193,9 +193,8 @@ std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::Take(
     return TakeQueued(key, bytes_max);
   }
   if (auto queued = TakeQueued(key, bytes_max)) return queued;
-  // The network may hold a request of the key that no thread has read yet. If a thread is free,
-  // that thread reads and runs it.
-  if (HasFreeThread()) return nullptr;
+  // The network may hold a request of the key that no thread has read yet. It is read here even if
+  // a thread is free, because that thread may have to wait for a core.
   threads_.Look(&self_);
   return TakeQueued(key, bytes_max);
 }
