@@ -144,18 +144,25 @@ TEST_F(RestServiceTest, ARequestWaitsForItsFirstVersionWithoutAThread) {
 }
 
 TEST_F(RestServiceTest, NoRequestMissesTheFirstVersionThatComesMeanwhile) {
-  constexpr int kModelCount = 300;
+  constexpr int kRoundCount = 30;
+  constexpr int kModelCount = 10;
   options_.first_version_wait_ns = 60'000'000'000;
   Start();
-  RawHttp1 client(port());
-  for (int i = 0; i < kModelCount; ++i) {
-    const std::string name = "late-" + std::to_string(i);
-    map_.SetNotes(name, {"version 1 is loading", true, {}});
-    client.Send(Predict(name, "1"));
-    base::SleepNs(i % 50 * 1'000);
-    const auto entry = Publish(name, 1, {});
-    ASSERT_EQ(client.Next().status, 200) << name;
-    ASSERT_TRUE(servable::RetireVersion(map_, name, 1).ok());
+  std::vector<std::unique_ptr<RawHttp1>> clients;
+  for (int i = 0; i < kModelCount; ++i) clients.push_back(std::make_unique<RawHttp1>(port()));
+  for (int round = 0; round < kRoundCount; ++round) {
+    std::vector<std::shared_ptr<servable::ServableEntry>> entries;
+    for (int i = 0; i < kModelCount; ++i) {
+      const std::string name = "late-" + std::to_string(round) + "-" + std::to_string(i);
+      map_.SetNotes(name, {"version 1 is loading", true, {}});
+      clients[i]->Send(Predict(name, "1"));
+      base::SleepNs((round * kModelCount + i) % 50 * 1'000);
+      entries.push_back(Publish(name, 1, {}));
+    }
+    for (const auto& client : clients) ASSERT_EQ(client->Next().status, 200) << round;
+    for (const auto& entry : entries) {
+      ASSERT_TRUE(servable::RetireVersion(map_, entry->id().name, 1).ok());
+    }
   }
 }
 
