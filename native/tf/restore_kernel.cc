@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -126,7 +127,8 @@ class LoadPace {
   int64_t total_bytes_ = 0;
 };
 
-// One run of the op. Plans all outputs first, and then reads them in the order of the files.
+// One run of the op. Plans all outputs first, and then reads them in the order of the files, and
+// the tables last.
 class Restore {
  public:
   Restore(OpKernelContext* context, const std::string& prefix, CheckpointIndexReader index)
@@ -148,10 +150,13 @@ class Restore {
       if (!IsInMemory(plan)) total_bytes += OutputBytes(plan);
     }
     pace_.SetTotalBytes(total_bytes);
-    std::sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
-      return std::pair(a.entry.shard, a.entry.offset_bytes) <
-             std::pair(b.entry.shard, b.entry.offset_bytes);
-    });
+    // Tables last: a wrong bit in a delta's own rows then fails the load before it writes to a
+    // table.
+    const auto place = [](const Plan& plan) {
+      return std::tuple(plan.table != nullptr, plan.entry.shard, plan.entry.offset_bytes);
+    };
+    std::sort(plans.begin(), plans.end(),
+              [&](const Plan& a, const Plan& b) { return place(a) < place(b); });
     for (const Plan& plan : plans) TF_RETURN_IF_ERROR(Perform(plan));
     return absl::OkStatus();
   }
