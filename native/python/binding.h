@@ -28,6 +28,7 @@ void RegisterReservoir(nanobind::module_& module);
 void RegisterRequestLog(nanobind::module_& module);
 void RegisterStatistics(nanobind::module_& module);
 void RegisterSpans(nanobind::module_& module);
+void RegisterAccelerator(nanobind::module_& module);
 void RegisterServable(nanobind::module_& module);
 void RegisterServingMap(nanobind::module_& module);
 void RegisterTransport(nanobind::module_& module);

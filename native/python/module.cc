@@ -11,6 +11,7 @@ NB_MODULE(_data_plane, module) {
   RegisterRequestLog(module);
   RegisterStatistics(module);
   RegisterSpans(module);
+  RegisterAccelerator(module);
   RegisterServable(module);
   RegisterServingMap(module);
   RegisterTransport(module);

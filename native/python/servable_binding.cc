@@ -55,6 +55,14 @@ class PySavedModelLoad {
     ThrowIfError(WithoutGil([&] { return load_->UseTables(pool.tables()); }));
   }
 
+  std::vector<tf::AcceleratedSignature> UseAccelerator(
+      std::shared_ptr<pjrt::Accelerator> accelerator, std::vector<int64_t> rows,
+      std::string cache_directory) {
+    const tf::AcceleratorUse use{std::move(accelerator), std::move(rows),
+                                 std::move(cache_directory)};
+    return ValueOrThrow(WithoutGil([&] { return load_->UseAccelerator(use); }));
+  }
+
   size_t TakeArena(const PySlabPool& pool, size_t slab_bytes) {
     return ValueOrThrow(
         WithoutGil([&] { return load_->TakeArena(pool.pool(), slab_bytes, &TheRequestMemory()); }));
@@ -233,6 +241,11 @@ void RegisterLoadedServable(nb::module_& module) {
                    })
       .def("arena_statistics", &ArenaStatisticsOf)
       .def_prop_ro("arena_overflow_block_count", &ArenaOverflowBlockCount)
+      .def_prop_ro("accelerator_bytes",
+                   [](const PyServable& self) {
+                     const auto pinned = ValueOrThrow(self.version().Pin());
+                     return self.loaded().model().accelerator_bytes();
+                   })
       .def("seal_arena", &SealArena)
       .def("destroy", &Destroy);
 }
@@ -260,6 +273,8 @@ void RegisterServable(nb::module_& module) {
       .def("tables_without_value", &Load::Get<&VersionLoad::TablesWithoutValue>)
       .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
       .def("analyze_rows", &Load::Run<&VersionLoad::AnalyzeRows>)
+      .def("use_accelerator", &Load::UseAccelerator, nb::arg("accelerator"), nb::arg("rows"),
+           nb::arg("cache_directory"))
       .def("make_callables", &Load::Run<&VersionLoad::MakeCallables>)
       .def("use_tables", &Load::UseTables, nb::arg("pool"))
       .def("plan_memory", &Load::PlanMemory, nb::arg("headroom_bytes"))

@@ -170,6 +170,24 @@ struct ValueClass<tf::MissingKernel> {
 };
 
 template <>
+struct ValueClass<tf::AcceleratedSignature> {
+  using Value = tf::AcceleratedSignature;
+  static constexpr auto kModule = "serving.data_plane.loads";
+  static constexpr char kName[] = "AcceleratedSignature";
+  static constexpr auto kFields = std::tuple{
+      Field{"name", &Value::name}, Field{"rows", &Value::rows}, Field{"reason", &Value::reason}};
+};
+
+template <>
+struct ValueClass<pjrt::AcceleratorMemory> {
+  using Value = pjrt::AcceleratorMemory;
+  static constexpr auto kModule = "serving.data_plane.loads";
+  static constexpr char kName[] = "AcceleratorMemory";
+  static constexpr auto kFields = std::tuple{Field{"used_bytes", &Value::used_bytes},
+                                             Field{"limit_bytes", &Value::limit_bytes}};
+};
+
+template <>
 struct ValueClass<servable::BatchSettings> {
   using Value = servable::BatchSettings;
   static constexpr auto kModule = "serving.data_plane.loads";

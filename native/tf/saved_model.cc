@@ -253,6 +253,7 @@ struct SavedModel::State {
   const std::unique_ptr<WriteWatch> write_watch = std::make_unique<WriteWatch>();
   // Members are destroyed in reverse order: callables before the session that they belong to.
   std::unique_ptr<tensorflow::Session> session;
+  std::unique_ptr<AcceleratedPrograms> accelerated;  // null: all runs on the CPU
   std::map<std::string, std::unique_ptr<SignatureRunner>, std::less<>> callables;
   std::unique_ptr<JointRunners> joint_runners;
   std::unique_ptr<SessionCallables> session_callables;  // null if SessionRun is off
@@ -477,13 +478,38 @@ Status SavedModel::AnalyzeRows() {
   return {};
 }
 
+Status SavedModel::UseAccelerator(const AcceleratorUse& use) {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "UseAccelerator"));
+  if (!state_->HasFixedVariables()) {
+    return {base::Code::kUnimplemented, "requests may write to the variables of " +
+                                            state_->directory +
+                                            ", and the accelerator has copies of them"};
+  }
+  return base::MoveValue(AcceleratedPrograms::Make(use, state_->meta_graph, state_->signatures,
+                                                   state_->row_verdicts, state_->session.get()),
+                         &state_->accelerated);
+}
+
+std::vector<AcceleratedSignature> SavedModel::signatures_on_accelerator() const {
+  if (state_->accelerated == nullptr) return {};
+  return state_->accelerated->signatures();
+}
+
+size_t SavedModel::accelerator_bytes() const {
+  return state_->accelerated == nullptr ? 0 : state_->accelerated->parameter_bytes();
+}
+
 Status SavedModel::MakeCallables() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "MakeCallables"));
   const ParameterMemoryScope parameter_scope(state_->parameters);
   if (state_->HasFixedVariables()) FixVariables(state_->session.get());
   for (const auto& [name, signature] : state_->signatures) {
     if (!signature.obstacle.empty()) continue;
-    state_->callables.emplace(name, MakeRunner(state_->session.get(), signature));
+    auto runner = MakeRunner(state_->session.get(), signature);
+    if (state_->accelerated != nullptr) {
+      runner = state_->accelerated->Accelerate(std::move(runner), signature);
+    }
+    state_->callables.emplace(name, std::move(runner));
   }
   MILLPOND_RETURN_IF_ERROR(state_->CheckCallables());
   state_->joint_runners = std::make_unique<JointRunners>(

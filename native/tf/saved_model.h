@@ -11,6 +11,7 @@
 #include "native/tensor/run_context.h"
 #include "native/tensor/signature.h"
 #include "native/tensor/tensor_list.h"
+#include "native/tf/accelerated_runner.h"
 #include "native/tf/load_control.h"
 #include "native/tf/missing_kernels.h"
 
@@ -74,6 +75,11 @@ class SavedModel {
   // Returns the names of the tables that requests look keys up in, and that neither Restore nor
   // RunInit has filled. After RunInit, before MakeCallables.
   std::vector<std::string> TablesWithoutValue() const;
+  // Compiles the signatures that can run on an accelerator for it, and copies their variables
+  // there, for signatures_on_accelerator(). After AnalyzeRows, before MakeCallables, and may be
+  // left out. Returns RESOURCE_EXHAUSTED if the variables do not fit there, and the errors of its
+  // plugin.
+  base::Status UseAccelerator(const AcceleratorUse& use);
   // Makes a callable for each signature. Fails if serving_default cannot be run, or if no signature
   // can. If another signature cannot be run, Run returns the reason.
   base::Status MakeCallables();
@@ -113,6 +119,11 @@ class SavedModel {
   bool CanBeSealed() const;
   // The verdicts of AnalyzeRows (row_analysis.h); empty without it.
   const tensor::RowVerdicts& row_verdicts() const;
+  // Says for each signature if it runs on the accelerator, and why not; empty without
+  // UseAccelerator.
+  std::vector<AcceleratedSignature> signatures_on_accelerator() const;
+  // The bytes of the parameters in the accelerator's memory; 0 without one.
+  size_t accelerator_bytes() const;
   const tensor::SignatureMap& signatures() const;
   // A serialized tensorflow.serving.SignatureDefMap.
   const std::string& signature_def_map() const;

@@ -47,6 +47,14 @@ Status VersionLoad::RunStep(Status (SavedModel::*step)()) {
   return (model().*step)();
 }
 
+base::StatusOr<std::vector<AcceleratedSignature>> VersionLoad::UseAccelerator(
+    const AcceleratorUse& use) {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  const auto loading = base::CrashScope::Loading(crash_row_);
+  MILLPOND_RETURN_IF_ERROR(model().UseAccelerator(use));
+  return model().signatures_on_accelerator();
+}
+
 Status VersionLoad::CheckIsUnfinished() const {
   if (loaded_ != nullptr) return {};
   return base::FailedPrecondition("the load of " + id_.name + " version " +

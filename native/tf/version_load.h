@@ -49,7 +49,7 @@ struct FinishedLoad {
 // FAILED_PRECONDITION.
 //
 //   ReadGraph  [CheckInputShapes]  [[UseTables]  PlanMemory  TakeArena]  CreateSession  Restore
-//   RunInit  [AnalyzeRows]  MakeCallables  [Prepare ...]  Finish
+//   RunInit  [AnalyzeRows  [UseAccelerator]]  MakeCallables  [Prepare ...]  Finish
 //
 // Thread: one thread at a time takes the steps, and no request thread, because they take long. Any
 // thread may call Cancel, SetRestoreBytesPerSecond and restored_bytes, also after the end. The
@@ -75,6 +75,8 @@ class VersionLoad {
   base::Status Restore() { return RunStep(&SavedModel::Restore); }
   base::Status RunInit() { return RunStep(&SavedModel::RunInit); }
   base::Status AnalyzeRows() { return RunStep(&SavedModel::AnalyzeRows); }
+  // Returns what became of each signature (SavedModel::UseAccelerator).
+  base::StatusOr<std::vector<AcceleratedSignature>> UseAccelerator(const AcceleratorUse& use);
   base::Status MakeCallables() { return RunStep(&SavedModel::MakeCallables); }
   // Calls `prepare` with the version, which is not served yet, and returns its result.
   base::Status Prepare(const std::function<base::Status(const servable::Servable&)>& prepare) const;

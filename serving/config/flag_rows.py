@@ -14,6 +14,12 @@ WAIT_SECONDS_MAX = 1_000_000_000
 DRAIN_SECONDS_MAX = 86_400
 """A day, which is longer than any orchestrator waits before it kills a process."""
 
+ACCELERATOR_ROWS_MAX = 1_000_000
+"""More rows than one run of a request has."""
+
+ACCELERATOR_ROWS_COUNT_MAX = 32
+"""Each number of rows is a program of each signature, which takes up to 1 s to compile."""
+
 Reader = Callable[[str], Any]
 """Turns a flag's text into its value; raises ValueError with the valid values."""
 
@@ -133,6 +139,33 @@ def base_path(text: str) -> str:
 def optional_path(text: str) -> str:
     """Reads a path like `local_path`, or "", which means that the flag is not set."""
     return local_path(text) if text else ""
+
+
+def accelerator(text: str) -> str:
+    """An accelerator: "cuda", or "pjrt:" and the path of a plugin."""
+    name, colon, path = text.partition(":")
+    if text == "cuda":
+        return text
+    if name != "pjrt" or not colon or not path:
+        raise ValueError("must be cuda or pjrt:PLUGIN.so")
+    return f"pjrt:{local_path(path)}"
+
+
+def row_counts(text: str) -> tuple[int, ...]:
+    """Numbers of rows, such as "1,8,64", in any order."""
+    try:
+        counts = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise ValueError("must be numbers of rows, like 1,8,64") from None
+    if (
+        counts[0] < 1
+        or counts[-1] > ACCELERATOR_ROWS_MAX
+        or len(counts) > ACCELERATOR_ROWS_COUNT_MAX
+    ):
+        raise ValueError(
+            f"must be at most {ACCELERATOR_ROWS_COUNT_MAX} numbers of rows, from 1 to {ACCELERATOR_ROWS_MAX}"
+        )
+    return tuple(counts)
 
 
 def admin_address(text: str) -> str:

@@ -82,7 +82,7 @@ def _default_text(flag: Flag) -> str:
     if flag.default in ("", {}, ()):
         return ""
     if isinstance(flag.default, tuple):
-        return f" (default {','.join(flag.default)})"
+        return f" (default {','.join(map(str, flag.default))})"
     is_float = isinstance(flag.default, float)
     return f" (default {flag.default:g})" if is_float else f" (default {flag.default})"
 

@@ -6,6 +6,7 @@ from serving.config.flag_rows import (
     DRAIN_SECONDS_MAX,
     WAIT_SECONDS_MAX,
     Flag,
+    accelerator,
     admin_address,
     boolean,
     choice,
@@ -16,9 +17,11 @@ from serving.config.flag_rows import (
     not_empty,
     optional_names,
     optional_path,
+    row_counts,
     seconds,
     seconds_from_one,
     seconds_not_negative,
+    share,
 )
 from serving.config.server_config import ServerConfig
 
@@ -176,6 +179,37 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         ServerConfig.arena_seal,
         "make a loaded version's memory read-only if no request changes its variables",
         "",
+    ),
+    Flag(
+        "accelerator",
+        accelerator,
+        ServerConfig.accelerator,
+        "accelerator of versions, through the PJRT C API: cuda, the plugin of the package "
+        "jax-cuda13-pjrt; pjrt:PLUGIN.so, any other plugin. Signatures that it cannot run stay on "
+        "the CPU. Without this flag all versions run on the CPU",
+        "cuda|pjrt:PLUGIN.so",
+    ),
+    Flag(
+        "accelerator_rows",
+        row_counts,
+        ServerConfig.accelerator_rows,
+        "numbers of rows that signatures are compiled for; a run of other rows is filled up to the "
+        "next one, or split",
+        "ROWS,ROWS",
+    ),
+    Flag(
+        "accelerator_memory_fraction",
+        share,
+        ServerConfig.accelerator_memory_fraction,
+        "share of a GPU's memory that this server may take",
+    ),
+    Flag(
+        "accelerator_cache_directory",
+        optional_path,
+        ServerConfig.accelerator_cache_directory,
+        "directory of compiled programs; with it a version of a graph that was compiled before is "
+        "not compiled again",
+        "DIRECTORY",
     ),
     Flag(
         "model_memory_limit_bytes",

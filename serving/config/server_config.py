@@ -125,6 +125,10 @@ class ServerConfig:
     # Versions that may load at once and find their memory in place. Negative: as many as do load at once.
     arena_spare_slabs: int = -1
     arena_seal: bool = False
+    accelerator: str = ""  # "": versions run on the CPU
+    accelerator_rows: tuple[int, ...] = (1, 8, 32, 128, 512, 2048)
+    accelerator_memory_fraction: float = 0.9
+    accelerator_cache_directory: str = ""  # "": programs are compiled in each load
     model_memory_limit_bytes: int = 0  # 0: what the machine or the control group has
     load_priority: str = "idle"
     pin_request_threads: str = "loads"

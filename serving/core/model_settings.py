@@ -40,6 +40,17 @@ class InputShapes(Enum):
     """Only the shapes that the signature names."""
 
 
+class Platform(Enum):
+    """The runtime that answers requests for a model, if the server has an accelerator."""
+
+    AUTO = "auto"
+    """The accelerator, for the signatures that it can run; TensorFlow for the rest, with a warning."""
+    TENSORFLOW = "tensorflow"
+    """TensorFlow, on the CPU."""
+    PJRT = "pjrt"
+    """The accelerator. A version of which no signature can run there is refused."""
+
+
 class BatchingChoice(Enum):
     """If requests for a model share runs."""
 
@@ -258,6 +269,8 @@ class ModelSettings:
     max_in_flight_requests: int = 0
     # The shapes of inputs that requests may have. Applies to versions whose load starts after a change.
     input_shapes: InputShapes = InputShapes.AS_FLAG
+    # Applies to versions whose load starts after a change.
+    platform: Platform = Platform.AUTO
     # Applies to versions whose load starts after a change.
     batching: BatchingSettings = field(default_factory=BatchingSettings)
     canary: CanarySettings = field(default_factory=CanarySettings)

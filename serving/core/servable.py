@@ -59,6 +59,7 @@ class LoadStage(Enum):
     CREATE_SESSION = "create_session"
     RESTORE = "restore"
     INIT = "init"
+    COMPILE = "compile"
     MAKE_CALLABLES = "make_callables"
     WARM_UP = "warm_up"
     SELF_WARM_UP = "self_warm_up"

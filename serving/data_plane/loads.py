@@ -131,6 +131,38 @@ class MissingKernel:
     """
 
 
+@dataclass(frozen=True)
+class AcceleratorMemory:
+    """The memory of an accelerator, as its plugin counts it."""
+
+    used_bytes: int
+    limit_bytes: int | None
+    """The most that this process may take there; None if the plugin does not say."""
+
+
+@dataclass(frozen=True)
+class AcceleratedSignature:
+    """A signature of a version that has an accelerator, and whether it runs there."""
+
+    name: str
+    rows: Sequence[int]
+    """The numbers of rows that it is compiled for. Empty: it runs on the CPU."""
+
+    reason: str
+    """Why it runs on the CPU; "" if it does not."""
+
+
+class Accelerator(Protocol):
+    """An accelerator, through a client of its own. Thread: any, at once."""
+
+    @property
+    def description(self) -> str:
+        """The plugin, its version and the device, like "xla_cuda_plugin.so (API 0.115) …, NVIDIA H200"."""
+
+    def memory(self) -> AcceleratorMemory:
+        """Asks the plugin. Raises UNIMPLEMENTED if it does not count."""
+
+
 class BatchSlots(Protocol):
     """Limits how many batches run at the same time, for all versions that share it. It has no methods."""
 
@@ -265,6 +297,19 @@ class SavedModelLoad(Protocol):
 
         Optional: without it, nothing is shown. Call it between `run_init` and `make_callables`. It takes about
         10 µs for each node of the graph.
+        """
+
+    def use_accelerator(
+        self, accelerator: Any, rows: Sequence[int], cache_directory: str
+    ) -> Sequence[AcceleratedSignature]:
+        """Compiles the signatures that can run on `accelerator` for it, and copies their variables there.
+
+        Optional: between `analyze_rows` and `make_callables`. There is one program for each of `rows`, and
+        requests are filled up to the next one. Programs are kept in `cache_directory`, unless it is "". It
+        takes 0.2 to 1 s for each program that is not there.
+
+        Raises RESOURCE_EXHAUSTED if the variables do not fit the accelerator, UNIMPLEMENTED if requests may
+        write variables, and the plugin's errors.
         """
 
     def make_callables(self) -> None:

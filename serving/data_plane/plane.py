@@ -91,6 +91,14 @@ class DataPlane(Protocol):
     def RequestLog(self, queue: Any, log_id: int) -> request_log.RequestLog:
         """Makes a log that samples nothing yet. `log_id` tells its records from those of other logs."""
 
+    def Accelerator(self, plugin: str, memory_fraction: float) -> loads.Accelerator:
+        """Opens the PJRT plugin at this path, and makes a client of the first device that it finds: 0.9 s.
+
+        The client takes at most `memory_fraction` of a GPU's memory, from 0 to 1. Raises NOT_FOUND without
+        such a library or device, FAILED_PRECONDITION for one that is no plugin or too old, and the plugin's
+        error, for example for a driver that is too old.
+        """
+
     def BatchSlots(self, count: int) -> loads.BatchSlots:
         """Makes a limit of `count` batches at a time."""
 

@@ -234,6 +234,10 @@ class Servable(Protocol):
     def arena_overflow_block_count(self) -> int:
         """The number of this version's blocks that did not fit in its slab."""
 
+    @property
+    def accelerator_bytes(self) -> int:
+        """The bytes of the version's parameters in an accelerator's memory; 0 without one."""
+
     def seal_arena(self) -> bool:
         """Makes the slab read-only, once the version is warm.
 

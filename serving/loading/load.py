@@ -9,6 +9,7 @@ import structlog
 
 from serving.base.clock import Clock, seconds_since
 from serving.base.errors import FailedPrecondition
+from serving.core.model_settings import Platform
 from serving.core.servable import LoadStage, ServableId
 from serving.data_plane.loads import SavedModelLoad
 from serving.data_plane.plane import DataPlane
@@ -17,6 +18,7 @@ from serving.data_plane.status_errors import statuses_as_errors
 from serving.gates.gate_runs import GateRuns
 from serving.gates.gate_trials import GateSubject
 from serving.gates.gates import refusal
+from serving.loading.accelerator_use import AcceleratorUse
 from serving.loading.arenas import report_remains
 from serving.loading.load_checks import (
     missing_ops_message,
@@ -85,6 +87,8 @@ class CheckedLoad:
 
     def _load_and_check(self) -> Servable:
         servable, missing_kernels = self._load()
+        if self._accelerator is not None:
+            self._progress.measured({"accelerator_bytes": servable.accelerator_bytes})
         try:
             warm_up = self._warm_up(servable, missing_kernels)
             with self._stage(LoadStage.GATES):
@@ -158,12 +162,27 @@ class CheckedLoad:
             load.run_init()
             self._check_values(load)
             report_tables(self._id, load, self._progress)
+        accelerator = self._accelerator
+        if is_batched or accelerator is not None:
+            load.analyze_rows()
+        if accelerator is not None:
+            with self._stage(LoadStage.COMPILE):
+                accelerator.apply(
+                    self._id,
+                    load,
+                    is_needed=self._settings.platform is Platform.PJRT,
+                    status_error=self._plane.StatusError,
+                )
         with self._stage(LoadStage.MAKE_CALLABLES):
-            if is_batched:
-                load.analyze_rows()
             load.make_callables()
             self._prepare_requests(load)
         return missing_kernels
+
+    @property
+    def _accelerator(self) -> AcceleratorUse | None:
+        """The accelerator that the version may use; None if it runs on the CPU."""
+        is_off = self._settings.platform is Platform.TENSORFLOW
+        return None if is_off else self._settings.accelerator
 
     def _read_graph(self, load: SavedModelLoad) -> None:
         load.read_graph()

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Protocol
 
 from serving.core.cancellation import Cancellation
-from serving.core.model_settings import GateSettings
+from serving.core.model_settings import GateSettings, Platform
 from serving.core.servable import GateVerdict, LoadStage, ServableId
 from serving.data_plane.loads import BatchSettings
 from serving.data_plane.request_log import RequestLog
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import RequestReservoir, Servable
+from serving.loading.accelerator_use import AcceleratorUse
 from serving.loading.arenas import Arenas
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
@@ -100,3 +101,6 @@ class LoadSettings:
     # share runs. Raises InvalidConfig if the version's own file is wrong.
     batching: Callable[[Path], BatchSettings | None] | None = None
     ops: InstalledOps | None = None
+    # None: all versions run on the CPU.
+    accelerator: AcceleratorUse | None = None
+    platform: Platform = Platform.AUTO

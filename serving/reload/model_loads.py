@@ -86,6 +86,7 @@ class ModelLoads:
             gates=model.settings.gates,
             batching=partial(self._batching.of_version, model.name, model.settings.batching),
             has_strict_input_shapes=self._has_strict_input_shapes(model.settings),
+            platform=model.settings.platform,
         )
 
     def _has_strict_input_shapes(self, settings: ModelSettings) -> bool:

@@ -16,6 +16,7 @@ from serving.data_plane.loads import SlabPool
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import Servable
 from serving.data_plane.status_errors import statuses_as_errors
+from serving.loading.accelerator_use import AcceleratorUse, cuda_plugin_path
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.background_work import BackgroundWork
 from serving.loading.batch_records import BatchRecords
@@ -82,6 +83,27 @@ def load_settings(
         batch_records=batch_records,
         batch_refusals=batch_refusals,
         ops=InstalledOps(installed_op_libraries),
+        accelerator=_make_accelerator_use(foundation),
+    )
+
+
+def _make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
+    """Opens the accelerator; None if all versions run on the CPU. Raises the plugin's error."""
+    config = foundation.config
+    if not config.accelerator:
+        return None
+    _, _, path = config.accelerator.partition(":")
+    with statuses_as_errors(foundation.data_plane.StatusError):
+        accelerator = foundation.data_plane.Accelerator(
+            path or cuda_plugin_path(), config.accelerator_memory_fraction
+        )
+    _log.info("accelerator_opened", accelerator=accelerator.description)
+    if config.accelerator_cache_directory:
+        Path(config.accelerator_cache_directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return AcceleratorUse(
+        accelerator=accelerator,
+        rows=config.accelerator_rows,
+        cache_directory=config.accelerator_cache_directory,
     )
 
 

@@ -19,10 +19,11 @@ from serving.base.errors import (
 )
 from serving.base.protos import get_model_metadata_pb2
 from serving.core.cancellation import Cancellation
-from serving.core.model_settings import GateMode, GateSettings
+from serving.core.model_settings import GateMode, GateSettings, Platform
 from serving.core.servable import LoadStage, ServableId
-from serving.data_plane.loads import BatchSettings
+from serving.data_plane.loads import AcceleratedSignature, BatchSettings
 from serving.data_plane.servables import ArenaRemains, Servable
+from serving.loading.accelerator_use import AcceleratorUse
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
@@ -31,7 +32,12 @@ from serving.loading.load import CheckedLoad
 from serving.loading.load_checks import missing_ops_message
 from serving.loading.loader import LoadSettings, WarmUp
 from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.data_plane import FakeMissingKernel, FakePlane, FakeSlabPool
+from tests.unit.fakes.data_plane import (
+    FakeAccelerator,
+    FakeMissingKernel,
+    FakePlane,
+    FakeSlabPool,
+)
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.loads import FakeProgress
 from tests.unit.fakes.requests import FakeReservoir
@@ -88,6 +94,10 @@ SETTINGS = BatchSettings(
     relative_tolerance=0,
     may_mix_rows=False,
 )
+
+
+ACCELERATOR = FakeAccelerator()
+ACCELERATOR_USE = AcceleratorUse(accelerator=ACCELERATOR, rows=(1, 8), cache_directory="/cache")
 
 
 def make_loader(
@@ -316,6 +326,7 @@ def test_loader_cancelled_stops_before_the_next_stage(version: Path, stage: Load
         arenas=arenas_of(FakeSlabPool()),
         reservoir=FakeReservoir(),
         batching=lambda directory: SETTINGS,
+        accelerator=ACCELERATOR_USE,
     )
     with pytest.raises(Cancelled):
         loader.load(progress)
@@ -327,6 +338,33 @@ def test_loader_with_batching_analyzes_rows(version: Path) -> None:
     plane = FakePlane()
     make_loader(version, plane, batching=lambda directory: SETTINGS).load(FakeProgress())
     assert plane.steps[-4:-1] == ["run_init", "analyze_rows", "make_callables"]
+
+
+def test_loader_analyzes_rows_for_an_accelerator(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    make_loader(version, plane, accelerator=ACCELERATOR_USE).load(progress)
+    steps = ["run_init", "analyze_rows", "use_accelerator", "make_callables"]
+    assert plane.steps[-5:-1] == steps
+    assert plane.loads[-1].accelerator_uses == [(ACCELERATOR, (1, 8), "/cache")]
+    assert any(line.startswith("compile") for line in progress.lines)
+
+
+def test_loader_obeys_platform_tensorflow(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    loader = make_loader(version, plane, accelerator=ACCELERATOR_USE, platform=Platform.TENSORFLOW)
+    loader.load(progress)
+    assert "use_accelerator" not in plane.steps
+    assert not any(line.startswith("compile") for line in progress.lines)
+
+
+def test_loader_obeys_platform_pjrt(version: Path) -> None:
+    plane = FakePlane()
+    loader = make_loader(version, plane, accelerator=ACCELERATOR_USE, platform=Platform.PJRT)
+    with pytest.raises(FailedPrecondition, match="no signature can run on the accelerator"):
+        loader.load(FakeProgress())
+    assert plane.loads[-1].is_discarded
+    plane.accelerated = [AcceleratedSignature(name="serving_default", rows=(1, 8), reason="")]
+    loader.load(FakeProgress())
 
 
 def test_loader_proves_batching_after_warm_up(version: Path) -> None:

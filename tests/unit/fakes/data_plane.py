@@ -7,6 +7,8 @@ from pathlib import Path
 
 from serving.core.servable import ServableId
 from serving.data_plane.loads import (
+    AcceleratedSignature,
+    AcceleratorMemory,
     BatchSettings,
     MemoryPlan,
     MissingKernel,
@@ -77,6 +79,9 @@ class FakePlane:
         self.variables_without_value: list[str] = []
         self.tables_without_value: list[str] = []
         self.op_libraries: list[str] = []
+        self.accelerators: list[FakeAccelerator] = []
+        # The results of `use_accelerator` in each load.
+        self.accelerated: list[AcceleratedSignature] = []
         self.background_threads: dict[str, str] = {}
         # All loads, in their order.
         self.loads: list[FakeSavedModelLoad] = []
@@ -136,6 +141,10 @@ class FakePlane:
             raise StatusError(9, f"{directory}: saved_model.pb is missing")
         return ["assets/words.txt"] if Path(directory, "names_an_asset").exists() else []
 
+    def Accelerator(self, plugin: str, memory_fraction: float) -> "FakeAccelerator":  # noqa: N802
+        self.accelerators.append(FakeAccelerator(plugin, memory_fraction))
+        return self.accelerators[-1]
+
     def BatchSlots(self, count: int) -> list[int]:  # noqa: N802
         return [count]  # a list, so that two are distinct
 
@@ -183,6 +192,18 @@ class FakePlane:
         if step in self.failures:
             raise self.failures[step]
         self.after_step(step)
+
+
+@dataclass(frozen=True)
+class FakeAccelerator:
+    """`_native.Accelerator`: an accelerator that counts no memory."""
+
+    plugin: str = "plugin.so"
+    memory_fraction: float = 1.0
+    description: str = "fake plugin (API 0.1) fake 1, Fake"
+
+    def memory(self) -> AcceleratorMemory:
+        return AcceleratorMemory(used_bytes=0, limit_bytes=None)
 
 
 @dataclass
@@ -250,6 +271,7 @@ class FakeSavedModelLoad:
         self.table_pools: list[FakeSlabPool] = []
         self.bytes_per_second: list[int] = []
         self.restore_targets: list[float] = []
+        self.accelerator_uses: list[tuple[object, tuple[int, ...], str]] = []
         self.batching: BatchSettings | None = None
         self.prepared: list[bytes] = []
         self.request_statistics: FakeRequestStatistics | None = None
@@ -311,6 +333,13 @@ class FakeSavedModelLoad:
 
     def analyze_rows(self) -> None:
         self._plane.take_step("analyze_rows")
+
+    def use_accelerator(
+        self, accelerator: object, rows: Sequence[int], cache_directory: str
+    ) -> list[AcceleratedSignature]:
+        self._plane.take_step("use_accelerator")
+        self.accelerator_uses.append((accelerator, tuple(rows), cache_directory))
+        return self._plane.accelerated
 
     def make_callables(self) -> None:
         self._plane.take_step("make_callables")

@@ -90,6 +90,7 @@ class FakeServable:
         self.answered_jointly: list[bytes] = []
         self.remains = ArenaRemains()
         self.arena_overflow_block_count = 0
+        self.accelerator_bytes = 0
         # Set by tests.
         self.arena: ArenaStatistics | None = None
         self.may_write_variables = False

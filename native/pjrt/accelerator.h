@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "native/base/status.h"
+#include "native/pjrt/api.h"
+#include "native/pjrt/device_buffer.h"
+#include "native/pjrt/executable.h"
+#include "native/pjrt/plugin.h"
+
+namespace millpond::pjrt {
+
+struct AcceleratorOptions {
+  // The share of the GPU's memory that the client may take in all, from 0 to 1. CUDA only.
+  float memory_fraction = 0.9F;
+};
+
+// The memory of an accelerator in bytes, as its client counts it.
+struct AcceleratorMemory {
+  int64_t used_bytes = 0;
+  std::optional<int64_t> limit_bytes;
+};
+
+// One accelerator, which is the first that the plugin finds, through a client of its own.
+//
+// Thread: any number at once. Owner: a shared pointer, because buffers and executables need the
+// client to the end.
+class Accelerator {
+ public:
+  // Makes the client: 0.9 s for a GPU. Returns the plugin's error, as for a GPU whose driver is too
+  // old, and NOT_FOUND if it finds no device.
+  static base::StatusOr<std::shared_ptr<Accelerator>> Make(const Plugin& plugin,
+                                                           const AcceleratorOptions& options);
+  ~Accelerator();
+  Accelerator(const Accelerator&) = delete;
+  Accelerator& operator=(const Accelerator&) = delete;
+
+  // The plugin, the platform's version and the device, like "… NVIDIA H200". An executable fits
+  // accelerators with the same description.
+  const std::string& description() const { return description_; }
+
+  // Compiles a program in the form of a serialized xla.HloModuleProto: 0.2 to 1 s for a GPU.
+  base::StatusOr<std::unique_ptr<Executable>> Compile(std::string_view hlo) const;
+  // Loads what Executable::Serialize returned: about 5 ms. Returns the plugin's error if it was
+  // made by another version of the plugin or for another accelerator.
+  base::StatusOr<std::unique_ptr<Executable>> LoadExecutable(std::string_view serialized) const;
+
+  // Starts to copy `tensor` to the accelerator. Its elements must stay as they are until `*copied`
+  // has happened, which belongs to the caller. Returns RESOURCE_EXHAUSTED if the accelerator has no
+  // room; a plugin may tell that only by the buffer's readiness.
+  base::StatusOr<DeviceBuffer> StartUpload(const HostTensor& tensor, PJRT_Event** copied) const;
+
+  // The error is UNIMPLEMENTED if the plugin does not count.
+  base::StatusOr<AcceleratorMemory> Memory() const;
+  const Api& api() const { return api_; }
+
+ private:
+  Accelerator(const Plugin& plugin, PJRT_Client* client)
+      : api_(plugin.api()), client_(client), description_(plugin.description()) {}
+  base::Status FindDevice();
+  base::StatusOr<std::unique_ptr<Executable>> Own(PJRT_LoadedExecutable* loaded) const;
+
+  const Api api_;
+  PJRT_Client* const client_;
+  PJRT_Device* device_ = nullptr;
+  std::string description_;
+};
+
+}  // namespace millpond::pjrt

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "native/base/status.h"
+#include "xla/pjrt/c/pjrt_c_api.h"
+
+// Declares `variable`, the zeroed arguments of the function `name` of the PJRT C API, with the size
+// by which a plugin knows the fields that this program knows.
+#define MILLPOND_PJRT_ARGS(name, variable) \
+  name##_Args variable{};                  \
+  variable.struct_size = name##_Args_STRUCT_SIZE
+
+namespace millpond::pjrt {
+
+// The functions of a plugin: https://openxla.org/xla/pjrt/cpp_api_overview. A plugin is never
+// unloaded, because plugins start threads that do not end.
+//
+// Thread: any, because nothing in it changes.
+class Api {
+ public:
+  explicit Api(const PJRT_Api* table) : table_(table) {}
+  const PJRT_Api* operator->() const { return table_; }
+
+  // Frees `error` and returns it as a status, whose message begins with `while_doing`. A code that
+  // gRPC lacks becomes INTERNAL. OK if `error` is null.
+  base::Status ToStatus(PJRT_Error* error, const std::string& while_doing) const;
+  // Waits until `event` has happened, frees it, and returns its error. OK if `event` is null.
+  base::Status Await(PJRT_Event* event, const std::string& while_doing) const;
+
+ private:
+  const PJRT_Api* table_;
+};
+
+}  // namespace millpond::pjrt
+
+// Returns from the enclosing function if `expression`, a PJRT_Error*, is not null.
+#define MILLPOND_RETURN_IF_PJRT_ERROR(api, expression, while_doing) \
+  MILLPOND_RETURN_IF_ERROR((api).ToStatus((expression), (while_doing)))

@@ -1,0 +1,37 @@
+#include "native/pjrt/device_buffer.h"
+
+namespace millpond::pjrt {
+
+void DeviceBuffer::Free() {
+  if (buffer_ == nullptr) return;
+  MILLPOND_PJRT_ARGS(PJRT_Buffer_Destroy, destroy);
+  destroy.buffer = buffer_;
+  static_cast<void>(api_.ToStatus(api_->PJRT_Buffer_Destroy(&destroy), "freeing a buffer"));
+}
+
+base::Status DeviceBuffer::AwaitReady() const {
+  MILLPOND_PJRT_ARGS(PJRT_Buffer_ReadyEvent, ready);
+  ready.buffer = buffer_;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Buffer_ReadyEvent(&ready), "waiting for a buffer");
+  return api_.Await(ready.event, "writing a buffer");
+}
+
+base::Status DeviceBuffer::StartCopy(void* to, size_t bytes, PJRT_Event** copied) const {
+  MILLPOND_PJRT_ARGS(PJRT_Buffer_ToHostBuffer, copy);
+  copy.src = buffer_;
+  copy.dst = to;
+  copy.dst_size = bytes;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Buffer_ToHostBuffer(&copy), "copying an output");
+  *copied = copy.event;
+  return {};
+}
+
+base::StatusOr<size_t> DeviceBuffer::SizeBytes() const {
+  MILLPOND_PJRT_ARGS(PJRT_Buffer_OnDeviceSizeInBytes, size);
+  size.buffer = buffer_;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Buffer_OnDeviceSizeInBytes(&size),
+                                "asking for a buffer's size");
+  return size.on_device_size_in_bytes;
+}
+
+}  // namespace millpond::pjrt

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/pjrt/api.h"
+
+namespace millpond::pjrt {
+
+// A tensor in this process's memory, in row-major order. Borrows its elements.
+struct HostTensor {
+  PJRT_Buffer_Type type = PJRT_Buffer_Type_INVALID;
+  std::vector<int64_t> dims;
+  const void* elements = nullptr;
+};
+
+// A tensor in an accelerator's memory, which the destructor frees. The accelerator's client must
+// outlive it.
+class DeviceBuffer {
+ public:
+  DeviceBuffer(const Api& api, PJRT_Buffer* buffer) : api_(api), buffer_(buffer) {}
+  ~DeviceBuffer() { Free(); }
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : api_(other.api_), buffer_(std::exchange(other.buffer_, nullptr)) {}
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(api_, other.api_);
+    std::swap(buffer_, other.buffer_);
+    return *this;
+  }
+
+  PJRT_Buffer* get() const { return buffer_; }
+
+  // Waits until the accelerator has written the buffer, and returns the error of what wrote it.
+  base::Status AwaitReady() const;
+  // Starts to copy all elements, `bytes` of them, to `to`, in row-major order. `*copied` is the
+  // event after which they are there; it belongs to the caller.
+  base::Status StartCopy(void* to, size_t bytes, PJRT_Event** copied) const;
+  // The bytes that it takes on the accelerator.
+  base::StatusOr<size_t> SizeBytes() const;
+
+ private:
+  void Free();
+
+  Api api_;
+  PJRT_Buffer* buffer_;
+};
+
+}  // namespace millpond::pjrt

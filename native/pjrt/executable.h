@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/pjrt/api.h"
+#include "native/pjrt/device_buffer.h"
+
+namespace millpond::pjrt {
+
+// A program that is compiled for an accelerator, whose client must outlive it.
+//
+// Thread: any number at once.
+class Executable {
+ public:
+  // Takes over `loaded`, which has `output_count` outputs.
+  Executable(const Api& api, PJRT_LoadedExecutable* loaded, size_t output_count)
+      : api_(api), loaded_(loaded), output_count_(output_count) {}
+  ~Executable();
+  Executable(const Executable&) = delete;
+  Executable& operator=(const Executable&) = delete;
+
+  size_t output_count() const { return output_count_; }
+
+  // Starts a run with `arguments`, which it leaves as they are. Appends the outputs to `*outputs`;
+  // they can be used at once, because the accelerator orders what uses them after the run.
+  base::Status Run(const std::vector<PJRT_Buffer*>& arguments,
+                   std::vector<DeviceBuffer>* outputs) const;
+
+  // Returns the executable as bytes, for Accelerator::LoadExecutable of the same plugin. Returns
+  // UNIMPLEMENTED if the plugin cannot.
+  base::StatusOr<std::string> Serialize() const;
+
+ private:
+  const Api api_;
+  PJRT_LoadedExecutable* const loaded_;
+  const size_t output_count_;
+};
+
+}  // namespace millpond::pjrt

@@ -1,0 +1,99 @@
+#include "native/pjrt/executable_cache.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+namespace millpond::pjrt {
+namespace {
+
+constexpr std::string_view kMagic = "millpond executable 1\n";
+
+// FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/. Only names a file, whose content is compared.
+uint64_t Hash(std::string_view bytes) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : bytes) {
+    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  }
+  return hash;
+}
+
+// Returns the start of the file of `hlo`: the executable follows it.
+std::string Header(const Accelerator& accelerator, std::string_view hlo) {
+  std::ostringstream header;
+  header << kMagic << accelerator.description().size() << ' ' << hlo.size() << '\n'
+         << accelerator.description() << hlo;
+  return header.str();
+}
+
+std::string PathOf(const std::string& directory, std::string_view header) {
+  char name[32];
+  std::snprintf(name, sizeof(name), "/%016llx.pjrt",
+                static_cast<unsigned long long>(Hash(header)));  // NOLINT(google-runtime-int)
+  return directory + name;
+}
+
+// The end of the file of `executable`, because a plugin may crash over bytes that are not its own.
+std::string Seal(std::string_view executable) { return std::to_string(Hash(executable)); }
+
+// Returns the executable in the file; nothing if it is not whole, or is another program's.
+std::optional<std::string> Read(const std::string& path, std::string_view header) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (!file || !(content << file.rdbuf())) return {};
+  const std::string bytes = content.str();
+  if (bytes.compare(0, header.size(), header) != 0) return {};
+  const std::string_view sealed = std::string_view(bytes).substr(header.size());
+  const size_t end = sealed.rfind('\n');
+  if (end == std::string_view::npos || sealed.substr(end + 1) != Seal(sealed.substr(0, end))) {
+    return {};
+  }
+  return std::string(sealed.substr(0, end));
+}
+
+bool WriteAll(int file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(file, bytes.data(), bytes.size());
+    if (written <= 0) return false;
+    bytes.remove_prefix(written);
+  }
+  return true;
+}
+
+// A file that cannot be written costs the next load a compilation, and is no error of this one.
+void Write(const std::string& path, std::string_view header, std::string_view executable) {
+  std::string beside = path + ".XXXXXX";
+  const int file = mkostemp(beside.data(), O_CLOEXEC);
+  if (file < 0) return;
+  const std::string end = "\n" + Seal(executable);
+  const bool is_written =
+      WriteAll(file, header) && WriteAll(file, executable) && WriteAll(file, end);
+  if (close(file) != 0 || !is_written || rename(beside.c_str(), path.c_str()) != 0) {
+    unlink(beside.c_str());
+  }
+}
+
+}  // namespace
+
+base::StatusOr<std::unique_ptr<Executable>> ExecutableCache::FindOrCompile(
+    const Accelerator& accelerator, std::string_view hlo) const {
+  if (directory_.empty()) return accelerator.Compile(hlo);
+  const std::string header = Header(accelerator, hlo);
+  const std::string path = PathOf(directory_, header);
+  if (const std::optional<std::string> cached = Read(path, header)) {
+    base::StatusOr<std::unique_ptr<Executable>> loaded = accelerator.LoadExecutable(*cached);
+    if (loaded.ok()) return loaded;
+  }
+  base::StatusOr<std::unique_ptr<Executable>> compiled = accelerator.Compile(hlo);
+  if (!compiled.ok()) return compiled;
+  const base::StatusOr<std::string> serialized = compiled.value()->Serialize();
+  if (serialized.ok()) Write(path, header, serialized.value());
+  return compiled;
+}
+
+}  // namespace millpond::pjrt

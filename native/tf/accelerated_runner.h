@@ -1,0 +1,100 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "native/pjrt/accelerator.h"
+#include "native/pjrt/executable_cache.h"
+#include "native/pjrt/row_program.h"
+#include "native/tensor/row_verdict.h"
+#include "native/tensor/signature.h"
+#include "native/tf/hlo_compiler.h"
+#include "native/tf/signature_runner.h"
+
+namespace tensorflow {
+class MetaGraphDef;
+class Session;
+}  // namespace tensorflow
+
+namespace millpond::tf {
+
+// How a version uses an accelerator.
+struct AcceleratorUse {
+  std::shared_ptr<const pjrt::Accelerator> accelerator;
+  std::vector<int64_t> rows;    // the numbers of rows that programs are compiled for, from 1 on
+  std::string cache_directory;  // of compiled programs; "" for none
+};
+
+// The result for one signature.
+struct AcceleratedSignature {
+  std::string name;
+  std::vector<int64_t> rows;  // the sizes of its programs; none if it stays on the CPU
+  std::string reason;         // why it stays on the CPU; "" if it does not
+};
+
+// The signatures of a version that run on an accelerator, with their parameters there.
+//
+// A signature whose graph XLA cannot compile stays on the CPU, with the reason. So does one whose
+// graph does not show that its rows are independent (RowVerdict), because requests are filled up to
+// the rows of a program.
+class AcceleratedPrograms {
+ public:
+  // Compiles the signatures of `meta_graph`, whose variables have their values in `session`, and
+  // copies the variables to the accelerator. Takes 0.2 to 1 s for each program that is not in the
+  // cache. Returns RESOURCE_EXHAUSTED if the variables do not fit there, and the plugin's errors.
+  static base::StatusOr<std::unique_ptr<AcceleratedPrograms>> Make(
+      const AcceleratorUse& use, const tensorflow::MetaGraphDef& meta_graph,
+      const tensor::SignatureMap& signatures, const tensor::RowVerdicts& verdicts,
+      tensorflow::Session* session);
+
+  const std::vector<AcceleratedSignature>& signatures() const { return signatures_; }
+  // The bytes that the parameters take on the accelerator.
+  size_t parameter_bytes() const;
+  // Returns `host`, or a runner that runs `signature` on the accelerator and on `host` what cannot
+  // run there. This object must outlive it.
+  std::unique_ptr<SignatureRunner> Accelerate(std::unique_ptr<SignatureRunner> host,
+                                              const tensor::Signature& signature);
+
+ private:
+  struct Draft;
+  AcceleratedPrograms() = default;
+
+  std::shared_ptr<const pjrt::DeviceParameters> parameters_;
+  std::map<std::string, std::unique_ptr<pjrt::RowProgram>, std::less<>> programs_;
+  std::vector<AcceleratedSignature> signatures_;
+};
+
+// Runs a signature on an accelerator. A request that has not the shapes of the signature runs on
+// the CPU, which gives its error. So does each request after the accelerator has failed: it may be
+// gone, and the server must answer.
+class AcceleratedRunner final : public SignatureRunner {
+ public:
+  // Borrows `program` and `signature`.
+  AcceleratedRunner(std::unique_ptr<SignatureRunner> host, const pjrt::RowProgram* program,
+                    const tensor::Signature& signature)
+      : host_(std::move(host)), program_(*program), signature_(signature) {}
+
+  const base::Status& made() const override { return host_->made(); }
+  base::Status Prepare(const tensor::OutputSet& outputs) const override {
+    return host_->Prepare(outputs);
+  }
+  base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override;
+
+ private:
+  std::optional<int64_t> RowsOf(const tensor::TensorList& inputs) const;
+  base::Status RunThere(int64_t rows, const tensor::OutputSet& outputs,
+                        const tensor::TensorList& inputs, tensor::TensorList* result) const;
+
+  const std::unique_ptr<SignatureRunner> host_;
+  const pjrt::RowProgram& program_;
+  const tensor::Signature& signature_;
+  mutable std::atomic<bool> is_lost_{false};
+};
+
+}  // namespace millpond::tf

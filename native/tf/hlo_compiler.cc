@@ -1,0 +1,290 @@
+#include "native/tf/hlo_compiler.h"
+
+#include <map>
+#include <unordered_set>
+#include <utility>
+
+#include "native/tensor/dtype.h"
+#include "native/tf/status.h"
+#include "tensorflow/compiler/tf2xla/xla_compiler.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/common_runtime/graph_constructor.h"
+#include "tensorflow/core/framework/graph_to_functiondef.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/lib/strings/proto_serialization.h"
+#include "tensorflow/core/protobuf/meta_graph.pb.h"
+#include "tsl/platform/tensor_float_32_utils.h"
+#include "xla/client/client_library.h"
+#include "xla/stream_executor/platform_manager.h"
+
+namespace millpond::tf {
+namespace {
+
+using base::Status;
+using base::StatusOr;
+using tensorflow::Graph;
+using tensorflow::Node;
+
+constexpr char kFunction[] = "millpond_signature";
+// The backend whose translations are used. The backend for GPUs gives the same programs, but in the
+// package tensorflow-cpu it lacks some dtypes, such as FloorMod's int64.
+constexpr char kDeviceType[] = "XLA_CPU_JIT";
+
+bool IsTranslatable(int dtype) {
+  switch (dtype) {
+    case tensorflow::DT_FLOAT:
+    case tensorflow::DT_DOUBLE:
+    case tensorflow::DT_HALF:
+    case tensorflow::DT_BFLOAT16:
+    case tensorflow::DT_INT8:
+    case tensorflow::DT_INT16:
+    case tensorflow::DT_INT32:
+    case tensorflow::DT_INT64:
+    case tensorflow::DT_UINT8:
+    case tensorflow::DT_UINT16:
+    case tensorflow::DT_UINT32:
+    case tensorflow::DT_UINT64:
+    case tensorflow::DT_BOOL:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Status CheckSpec(const tensor::TensorSpec& spec, const char* what) {
+  const std::string described =
+      std::string(what) + " '" + spec.name + "' is " + tensor::DescribeTensor(spec);
+  if (!IsTranslatable(spec.dtype)) {
+    return {base::Code::kUnimplemented, described + ", and XLA has no such dtype"};
+  }
+  if (!spec.is_rank_known || spec.dims.empty() ||
+      spec.dims[0] != tensor::TensorSpec::kUnknownSize) {
+    return {base::Code::kUnimplemented, described + ", whose first dimension is not the rows"};
+  }
+  for (size_t i = 1; i < spec.dims.size(); ++i) {
+    if (spec.dims[i] == tensor::TensorSpec::kUnknownSize) {
+      return {base::Code::kUnimplemented,
+              described + ": dimension " + std::to_string(i) + " is open, and XLA needs it"};
+    }
+  }
+  return {};
+}
+
+// A tensor of a graph: an output of a node.
+struct Source {
+  Node* node = nullptr;
+  int output = 0;
+};
+
+StatusOr<Source> FindSource(const std::map<std::string, Node*>& nodes, const std::string& tensor) {
+  const size_t colon = tensor.find(':');
+  const auto node = nodes.find(tensor.substr(0, colon));
+  if (node == nodes.end()) return base::NotFound("the graph has no tensor '" + tensor + "'");
+  return Source{node->second, colon == std::string::npos ? 0 : std::stoi(tensor.substr(colon + 1))};
+}
+
+// Adds a node that is the argument or the result `index` of the function.
+StatusOr<Node*> AddEnd(const char* op, tensorflow::DataType dtype, int index, Graph* graph) {
+  tensorflow::NodeDef definition;
+  definition.set_name("millpond" + std::string(op) + "_" + std::to_string(index));
+  definition.set_op(op);
+  (*definition.mutable_attr())["T"].set_type(dtype);
+  (*definition.mutable_attr())["index"].set_i(index);
+  absl::Status added;
+  Node* const node = graph->AddNode(definition, &added);
+  MILLPOND_RETURN_IF_TF_ERROR(added, "translating the graph");
+  return node;
+}
+
+// Makes all that reads `source` read the argument `index` instead.
+Status Replace(const Source& source, int index, Graph* graph) {
+  const StatusOr<Node*> argument =
+      AddEnd("_Arg", source.node->output_type(source.output), index, graph);
+  if (!argument.ok()) return argument.status();
+  const std::vector<const tensorflow::Edge*> edges(source.node->out_edges().begin(),
+                                                   source.node->out_edges().end());
+  for (const tensorflow::Edge* const edge : edges) {
+    if (edge->IsControlEdge() || edge->src_output() != source.output) continue;
+    Node* const reader = edge->dst();
+    const int input = edge->dst_input();
+    graph->RemoveEdge(edge);
+    graph->AddEdge(argument.value(), 0, reader, input);
+  }
+  return {};
+}
+
+// The argument that a variable becomes. Its shape is the one that the graph declares.
+StatusOr<tensorflow::XlaArgument> VariableArgument(const Node& handle) {
+  tensorflow::XlaArgument argument;
+  argument.kind = tensorflow::XlaArgument::kResource;
+  argument.resource_kind = tensorflow::XlaResource::kVariable;
+  argument.initialized = true;
+  tensorflow::PartialTensorShape declared;
+  MILLPOND_RETURN_IF_TF_ERROR(GetNodeAttr(handle.attrs(), "dtype", &argument.type), handle.name());
+  MILLPOND_RETURN_IF_TF_ERROR(GetNodeAttr(handle.attrs(), "shape", &declared), handle.name());
+  tensorflow::TensorShape shape;
+  if (!declared.AsTensorShape(&shape)) {
+    return Status(base::Code::kUnimplemented,
+                  "variable '" + handle.name() + "' has an open shape, and XLA needs it");
+  }
+  if (!IsTranslatable(argument.type)) {
+    return Status(base::Code::kUnimplemented,
+                  "variable '" + handle.name() + "' has a dtype that XLA lacks");
+  }
+  argument.shape = shape;
+  return argument;
+}
+
+tensorflow::TensorShape ShapeFor(const tensor::TensorSpec& spec, int64_t rows) {
+  tensorflow::TensorShape shape({rows});
+  for (size_t i = 1; i < spec.dims.size(); ++i) shape.AddDim(spec.dims[i]);
+  return shape;
+}
+
+// The client that XlaCompiler asks about layouts; it runs nothing.
+StatusOr<xla::LocalClient*> HostClient() {
+  static auto* const made = new absl::StatusOr<xla::LocalClient*>([] {
+    tensorflow::XlaOpRegistry::RegisterCompilationKernels();
+    const auto platform = stream_executor::PlatformManager::PlatformWithName("Host");
+    return platform.ok() ? xla::ClientLibrary::GetOrCreateLocalClient(*platform)
+                         : absl::StatusOr<xla::LocalClient*>(platform.status());
+  }());
+  MILLPOND_RETURN_IF_TF_ERROR(made->status(), "making XLA's client");
+  return **made;
+}
+
+}  // namespace
+
+struct HloCompiler::State {
+  tensor::Signature signature;
+  tensorflow::FunctionLibraryDefinition functions{tensorflow::OpRegistry::Global(),
+                                                  tensorflow::FunctionDefLibrary()};
+  int producer = 0;
+  std::vector<tensorflow::XlaArgument> arguments;  // the inputs without their shapes, and variables
+  std::vector<VariableKey> variables;
+};
+
+HloCompiler::HloCompiler(std::unique_ptr<State> state) : state_(std::move(state)) {}
+HloCompiler::~HloCompiler() = default;
+
+const std::vector<VariableKey>& HloCompiler::variables() const { return state_->variables; }
+
+StatusOr<std::unique_ptr<HloCompiler>> HloCompiler::Make(const tensorflow::MetaGraphDef& meta_graph,
+                                                         const tensor::Signature& signature) {
+  for (const auto& input : signature.inputs) MILLPOND_RETURN_IF_ERROR(CheckSpec(input, "input"));
+  for (const auto& output : signature.outputs) {
+    MILLPOND_RETURN_IF_ERROR(CheckSpec(output, "output"));
+  }
+  auto state = std::make_unique<State>();
+  state->signature = signature;
+  state->producer = meta_graph.graph_def().versions().producer();
+  MILLPOND_RETURN_IF_TF_ERROR(state->functions.AddLibrary(meta_graph.graph_def().library()),
+                              "reading the graph's functions");
+  Graph graph(state->functions);
+  tensorflow::GraphConstructorOptions options;
+  options.allow_internal_ops = true;
+  MILLPOND_RETURN_IF_TF_ERROR(ConvertGraphDefToGraph(options, meta_graph.graph_def(), &graph),
+                              "reading the graph");
+  std::map<std::string, Node*> nodes;
+  for (Node* const node : graph.op_nodes()) nodes[node->name()] = node;
+
+  std::unordered_set<const Node*> results;
+  for (size_t i = 0; i < signature.outputs.size(); ++i) {
+    const StatusOr<Source> source = FindSource(nodes, signature.outputs[i].tensor_name);
+    if (!source.ok()) return source.status();
+    const auto dtype = static_cast<tensorflow::DataType>(signature.outputs[i].dtype);
+    const StatusOr<Node*> result = AddEnd("_Retval", dtype, static_cast<int>(i), &graph);
+    if (!result.ok()) return result.status();
+    graph.AddEdge(source.value().node, source.value().output, result.value(), 0);
+    results.insert(result.value());
+  }
+  int index = 0;
+  for (const tensor::TensorSpec& input : signature.inputs) {
+    const StatusOr<Source> source = FindSource(nodes, input.tensor_name);
+    if (!source.ok()) return source.status();
+    MILLPOND_RETURN_IF_ERROR(Replace(source.value(), index, &graph));
+    tensorflow::XlaArgument argument;
+    argument.kind = tensorflow::XlaArgument::kParameter;
+    argument.type = static_cast<tensorflow::DataType>(input.dtype);
+    argument.name = input.name;
+    state->arguments.push_back(std::move(argument));
+    index += 1;
+  }
+  // Only now are the nodes gone that nothing needs once the inputs are arguments.
+  PruneForReverseReachability(&graph, results);
+  std::map<std::string, Node*> handles;  // in an order that two versions of a graph share
+  for (Node* const node : graph.op_nodes()) {
+    if (node->type_string() == "VarHandleOp") handles[node->name()] = node;
+  }
+  for (const auto& [name, handle] : handles) {
+    StatusOr<tensorflow::XlaArgument> argument = VariableArgument(*handle);
+    if (!argument.ok()) return argument.status();
+    VariableKey key;
+    MILLPOND_RETURN_IF_TF_ERROR(GetNodeAttr(handle->attrs(), "container", &key.container), name);
+    MILLPOND_RETURN_IF_TF_ERROR(GetNodeAttr(handle->attrs(), "shared_name", &key.name), name);
+    argument.value().name = name;
+    MILLPOND_RETURN_IF_ERROR(Replace({handle, 0}, index, &graph));
+    state->arguments.push_back(std::move(argument.value()));
+    state->variables.push_back(std::move(key));
+    index += 1;
+  }
+  PruneForReverseReachability(&graph, results);
+  tensorflow::FunctionDef function;
+  MILLPOND_RETURN_IF_TF_ERROR(GraphToFunctionDef(graph, kFunction, &function),
+                              "translating the graph");
+  MILLPOND_RETURN_IF_TF_ERROR(state->functions.AddFunctionDef(function), "translating the graph");
+  return std::unique_ptr<HloCompiler>(new HloCompiler(std::move(state)));
+}
+
+StatusOr<HloProgram> HloCompiler::Translate(int64_t rows) const {
+  const StatusOr<xla::LocalClient*> client = HostClient();
+  if (!client.ok()) return client.status();
+  std::vector<tensorflow::XlaArgument> arguments = state_->arguments;
+  for (size_t i = 0; i < state_->signature.inputs.size(); ++i) {
+    arguments[i].shape = ShapeFor(state_->signature.inputs[i], rows);
+  }
+  // Products of float32 are float32 on a GPU too, as they are on the CPU, and not TensorFloat-32.
+  static const bool has_exact_products = (tsl::enable_tensor_float_32_execution(false), true);
+  static_cast<void>(has_exact_products);
+  tensorflow::XlaCompiler::Options options;
+  options.device_type = tensorflow::DeviceType(kDeviceType);
+  options.client = client.value();
+  options.flib_def = &state_->functions;
+  options.graph_def_version = state_->producer;
+  tensorflow::XlaCompiler compiler(options);
+  tensorflow::XlaCompiler::CompileOptions compile_options;
+  compile_options.always_return_tuple = false;
+  tensorflow::NameAttrList function;
+  function.set_name(kFunction);
+  tensorflow::XlaCompilationResult result;
+  MILLPOND_RETURN_IF_TF_ERROR(
+      compiler.CompileFunction(compile_options, function, arguments, &result),
+      "translating signature '" + state_->signature.name + "'");
+  if (!result.resource_updates.empty()) {
+    return Status(base::Code::kUnimplemented,
+                  "signature '" + state_->signature.name + "' writes to a variable");
+  }
+  HloProgram program;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (i >= result.input_mapping.size() || result.input_mapping[i] != static_cast<int>(i)) {
+      return base::Internal("XLA has left out argument " + std::to_string(i) + ", '" +
+                            arguments[i].name + "'");
+    }
+  }
+  for (size_t i = 0; i < result.outputs.size(); ++i) {
+    const auto sizes = result.outputs[i].shape.dim_sizes();
+    program.output_dims.emplace_back(sizes.begin(), sizes.end());
+    if (result.outputs[i].is_constant || sizes.empty() || sizes[0] != rows) {
+      return Status(base::Code::kUnimplemented, "output '" + state_->signature.outputs[i].name +
+                                                    "' has not as many rows as the inputs");
+    }
+  }
+  // Equal programs have equal bytes, because an executable is found by them.
+  if (!tensorflow::SerializeToStringDeterministic(result.computation->proto(), &program.hlo)) {
+    return base::Internal("a program of XLA cannot be serialized");
+  }
+  return program;
+}
+
+}  // namespace millpond::tf

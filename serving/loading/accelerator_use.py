@@ -1,0 +1,97 @@
+"""The use of an accelerator by the loads of all models."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import structlog
+
+from serving.base.errors import FailedPrecondition, InvalidConfig
+from serving.core.servable import ServableId
+from serving.data_plane.loads import AcceleratedSignature, Accelerator, SavedModelLoad
+
+_log = structlog.get_logger(__name__)
+
+_CUDA_PACKAGE = "jax_plugins.xla_cuda13"
+_CUDA_LIBRARY = "xla_cuda_plugin.so"
+
+
+def cuda_plugin_path() -> str:
+    """The plugin of the installed package jax-cuda13-pjrt. Raises InvalidConfig if it is missing."""
+    try:
+        spec = find_spec(_CUDA_PACKAGE)
+    except ModuleNotFoundError:
+        spec = None
+    for folder in (spec.submodule_search_locations if spec is not None else None) or ():
+        library = Path(folder) / _CUDA_LIBRARY
+        if library.is_file():
+            return str(library)
+    raise InvalidConfig(
+        "--accelerator=cuda needs the package jax-cuda13-pjrt: pip install 'millpond[cuda13]', or give the "
+        "path of a plugin as --accelerator=pjrt:PLUGIN.so"
+    )
+
+
+@dataclass(frozen=True)
+class AcceleratorUse:
+    """An accelerator, and how signatures are compiled for it."""
+
+    accelerator: Accelerator
+    rows: Sequence[int]
+    """The numbers of rows that each signature is compiled for."""
+
+    cache_directory: str
+    """Where compiled programs are kept; "": nowhere."""
+
+    def apply(
+        self,
+        servable_id: ServableId,
+        load: SavedModelLoad,
+        *,
+        is_needed: bool,
+        status_error: type[Exception],
+    ) -> None:
+        """Compiles the version for the accelerator, and logs which signatures run there and why others do not.
+
+        A version that cannot run there stays on the CPU, with a warning. If the accelerator `is_needed`, it is
+        refused instead: raises FailedPrecondition, or the data plane's error.
+        """
+        try:
+            signatures = load.use_accelerator(self.accelerator, self.rows, self.cache_directory)
+        except status_error as error:
+            if is_needed:
+                raise
+            _warn(servable_id, "", str(error.args[1]))
+            return
+        for signature in signatures:
+            _report(servable_id, signature)
+        if is_needed and not any(signature.rows for signature in signatures):
+            reasons = "; ".join(f"{signature.name}: {signature.reason}" for signature in signatures)
+            raise FailedPrecondition(
+                f"{servable_id}: no signature can run on the accelerator, and its model's platform is "
+                f'"pjrt" ({reasons}); set platform = "auto", or export a graph that XLA compiles'
+            )
+
+
+def _report(servable_id: ServableId, signature: AcceleratedSignature) -> None:
+    if not signature.rows:
+        _warn(servable_id, signature.name, signature.reason)
+        return
+    _log.info(
+        "signature_on_accelerator",
+        model=servable_id.name,
+        version=servable_id.version,
+        signature=signature.name,
+        rows=list(signature.rows),
+    )
+
+
+def _warn(servable_id: ServableId, signature: str, reason: str) -> None:
+    _log.warning(
+        "signature_on_cpu",
+        model=servable_id.name,
+        version=servable_id.version,
+        signature=signature,
+        reason=reason,
+    )

@@ -1,0 +1,161 @@
+"""Versions on an accelerator. Here it is a CPU, by the PJRT plugin that XLA's authors have on PyPI."""
+
+import threading
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadtest.drive.demo_model import DemoModel, prepare_model
+from serving.commands.ctr_model import reference_answer, request_inputs
+from serving.core.servable import END
+from tests.integration.clients import array, caller_to, predict_request
+from tests.integration.exports import drop, let_settle
+from tests.integration.kept_exports import kept_export
+from tests.integration.model_host import HostedModel, ModelHost
+from tests.integration.processes import millpond
+
+TABLE_ROWS = 500
+ROW_COUNTS = (1, 2, 4, 5, 8, 9, 16, 33)
+
+
+def plugin_path() -> Path:
+    """The plugin of the package xla-cpu-pjrt."""
+    spec = find_spec("xla_plugins.xla_cpu_pjrt")
+    assert spec is not None
+    folders = spec.submodule_search_locations
+    assert folders
+    return Path(folders[0]) / "xla_cpu_pjrt.so"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def host_flags(cache: Path) -> Mapping[str, object]:
+    return {
+        "accelerator": f"pjrt:{plugin_path()}",
+        "accelerator_rows": "1,4,8",
+        "accelerator_cache_directory": cache,
+    }
+
+
+@pytest.fixture(scope="module")
+def ctr() -> Mapping[int, Path]:
+    """Versions 1 and 2 of the CTR model, with small tables."""
+
+    def make(directory: Path) -> None:
+        prepare_model(directory, TABLE_ROWS, print)
+
+    sources = ("serving/commands", "loadtest/drive/demo_model.py")
+    model = DemoModel.below(kept_export("ctr_accelerator", make, sources), TABLE_ROWS)
+    return {1: model.base_path / "1", 2: model.staged / "2"}
+
+
+def assert_answers_of(model: HostedModel, version: int, export: int) -> None:
+    """Fails unless `version` answers as version `export` of the CTR model does, at any number of rows."""
+    with caller_to(model.server.target) as caller:
+        for rows in ROW_COUNTS:
+            inputs = request_inputs(rows, rows, TABLE_ROWS)
+            response = caller.predict(predict_request(model.name, inputs))
+            assert response.model_spec.version.value == version
+            answer = array(response.outputs["ctr"])
+            assert answer == pytest.approx(reference_answer(export, inputs, TABLE_ROWS), abs=1e-5)
+            assert array(response.outputs["version"]).tolist() == [export] * rows
+
+
+def test_answers_are_those_of_the_reference(host: ModelHost, ctr: Mapping[int, Path]) -> None:
+    model = host.model(prefix="ctr").serve(ctr[1])
+    model.wait_for_log("signature_on_accelerator", version=1, rows=[1, 4, 8])
+    assert_answers_of(model, 1, 1)
+
+
+def test_a_swap_loses_no_request(host: ModelHost, ctr: Mapping[int, Path]) -> None:
+    model = host.model(prefix="ctr").serve(ctr[1])
+    is_over = threading.Event()
+    versions: list[int] = []
+
+    def ask() -> None:
+        with caller_to(model.server.target) as caller:
+            while not is_over.is_set():
+                inputs = request_inputs(len(versions), 3, TABLE_ROWS)
+                response = caller.predict(predict_request(model.name, inputs))
+                version = response.model_spec.version.value
+                expected = reference_answer(version, inputs, TABLE_ROWS)
+                assert array(response.outputs["ctr"]) == pytest.approx(expected, abs=1e-5)
+                versions.append(version)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        model.serve(ctr[2], 2)
+        model.wait_until_available(2)
+        seen = len(versions)
+        while asking.is_alive() and len(versions) < seen + 20:
+            is_over.wait(0.01)
+    finally:
+        is_over.set()
+        asking.join()
+    assert set(versions) == {1, 2}
+    assert versions == sorted(versions)
+    assert len(versions) >= seen + 20, "a request failed"
+
+
+def test_a_version_of_a_known_graph_is_not_compiled(
+    host: ModelHost, ctr: Mapping[int, Path], cache: Path
+) -> None:
+    model = host.model(prefix="ctr").serve(ctr[1])
+    programs = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+    assert len(programs) >= 3
+    model.serve(ctr[1], 2)
+    assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == programs
+    assert_answers_of(model, 2, 1)
+
+
+def test_a_model_of_strings_stays_on_the_cpu(host: ModelHost, strings: Path) -> None:
+    model = host.model(prefix="strings").serve(strings)
+    line = model.wait_for_log("signature_on_cpu", version=1, signature="serving_default")
+    assert "string" in line["reason"]
+    with caller_to(model.server.target) as caller:
+        texts = np.array(["a", "bc"], dtype=object)
+        response = caller.predict(predict_request(model.name, {"text": texts}))
+        assert array(response.outputs["size"]).tolist() == [1, 2]
+
+
+def test_a_model_that_needs_the_accelerator_is_refused(host: ModelHost, strings: Path) -> None:
+    model = host.model(prefix="strings", settings={"platform": "pjrt"})
+    drop(strings, model.base_path, 1)
+    model.wait_for_states({1: END})
+    [line] = model.logged("load_failed", version=1)[:1]
+    assert 'set platform = "auto"' in str(line)
+
+
+def test_a_missing_plugin_ends_the_start(tmp_path: Path) -> None:
+    ended = millpond(
+        "serve",
+        "--port=0",
+        f"--model_base_path={tmp_path}",
+        "--accelerator=pjrt:/nowhere/plugin.so",
+    )
+    assert ended.returncode != 0
+    assert "/nowhere/plugin.so" in ended.stdout + ended.stderr
+
+
+@pytest.fixture(scope="module")
+def strings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import tensorflow as tf
+
+    class Sizes(tf.Module):  # type: ignore[misc]
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+        def serve(self, text: Any) -> dict[str, Any]:
+            return {"size": tf.strings.length(text)}
+
+    directory = tmp_path_factory.mktemp("strings") / "1"
+    module = Sizes()
+    tf.saved_model.save(module, str(directory), signatures=module.serve)
+    return let_settle(directory)

@@ -1,0 +1,278 @@
+// A PJRT plugin without an accelerator: see fake_pjrt_plugin.h.
+
+#include "tests/native/fake_pjrt_plugin.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "xla/pjrt/c/pjrt_c_api.h"
+
+struct PJRT_Error {
+  PJRT_Error_Code code;
+  std::string message;
+};
+struct PJRT_Client {
+  PJRT_Device* device;
+};
+struct PJRT_DeviceDescription {};
+struct PJRT_Device {
+  PJRT_DeviceDescription description;
+};
+struct PJRT_Buffer {
+  std::vector<float> elements;
+};
+struct PJRT_Executable {};
+struct PJRT_LoadedExecutable {
+  std::string code;
+  size_t rows;
+  size_t inputs;
+};
+
+namespace {
+
+FakePjrtControls controls;
+std::mutex mutex;
+int64_t used_bytes = 0;
+PJRT_Device device;
+PJRT_Device* devices[] = {&device};
+
+PJRT_Error* MakeError(PJRT_Error_Code code, const char* message) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_errors += 1;
+  return new PJRT_Error{code, message};
+}
+
+PJRT_Error* MakeBuffer(size_t count, PJRT_Buffer** buffer) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto bytes = static_cast<int64_t>(count * sizeof(float));
+    if (used_bytes + bytes <= controls.memory_bytes_max) {
+      used_bytes += bytes;
+      controls.live_buffers += 1;
+      *buffer = new PJRT_Buffer{std::vector<float>(count)};
+      return nullptr;
+    }
+  }
+  return MakeError(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the fake device is full");
+}
+
+void ErrorDestroy(PJRT_Error_Destroy_Args* args) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_errors -= 1;
+  delete args->error;
+}
+void ErrorMessage(PJRT_Error_Message_Args* args) {
+  args->message = args->error->message.data();
+  args->message_size = args->error->message.size();
+}
+PJRT_Error* ErrorGetCode(PJRT_Error_GetCode_Args* args) {
+  args->code = args->error->code;
+  return nullptr;
+}
+PJRT_Error* PluginInitialize(PJRT_Plugin_Initialize_Args*) { return nullptr; }
+PJRT_Error* PluginAttributes(PJRT_Plugin_Attributes_Args* args) {
+  args->attributes = nullptr;
+  args->num_attributes = 0;
+  return nullptr;
+}
+PJRT_Error* ClientCreate(PJRT_Client_Create_Args* args) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_clients += 1;
+  args->client = new PJRT_Client{&device};
+  return nullptr;
+}
+PJRT_Error* ClientDestroy(PJRT_Client_Destroy_Args* args) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_clients -= 1;
+  delete args->client;
+  return nullptr;
+}
+PJRT_Error* ClientPlatformVersion(PJRT_Client_PlatformVersion_Args* args) {
+  args->platform_version = "fake 1";
+  args->platform_version_size = std::strlen(args->platform_version);
+  return nullptr;
+}
+PJRT_Error* ClientAddressableDevices(PJRT_Client_AddressableDevices_Args* args) {
+  args->addressable_devices = devices;
+  args->num_addressable_devices = 1;
+  return nullptr;
+}
+PJRT_Error* DeviceGetDescription(PJRT_Device_GetDescription_Args* args) {
+  args->device_description = &device.description;
+  return nullptr;
+}
+PJRT_Error* DeviceDescriptionKind(PJRT_DeviceDescription_Kind_Args* args) {
+  args->device_kind = "Fake";
+  args->device_kind_size = std::strlen(args->device_kind);
+  return nullptr;
+}
+PJRT_Error* DeviceMemoryStats(PJRT_Device_MemoryStats_Args* args) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  args->bytes_in_use = used_bytes;
+  args->bytes_limit = controls.memory_bytes_max;
+  args->bytes_limit_is_set = true;
+  return nullptr;
+}
+
+PJRT_Error* MakeExecutable(const std::string& code, PJRT_LoadedExecutable** executable) {
+  std::istringstream words(code);
+  size_t rows = 0;
+  size_t inputs = 0;
+  if (!(words >> rows >> inputs)) {
+    return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake program cannot be read");
+  }
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_executables += 1;
+  *executable = new PJRT_LoadedExecutable{code, rows, inputs};
+  return nullptr;
+}
+PJRT_Error* ClientCompile(PJRT_Client_Compile_Args* args) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    controls.compile_count += 1;
+  }
+  return MakeExecutable({args->program->code, args->program->code_size}, &args->executable);
+}
+PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    controls.load_count += 1;
+  }
+  return MakeExecutable({args->serialized_executable, args->serialized_executable_size},
+                        &args->loaded_executable);
+}
+PJRT_Error* LoadedExecutableDestroy(PJRT_LoadedExecutable_Destroy_Args* args) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_executables -= 1;
+  delete args->executable;
+  return nullptr;
+}
+// The executable of a loaded one is the loaded one, which its own function frees.
+PJRT_Error* GetExecutable(PJRT_LoadedExecutable_GetExecutable_Args* args) {
+  args->executable = reinterpret_cast<PJRT_Executable*>(args->loaded_executable);
+  return nullptr;
+}
+PJRT_Error* ExecutableDestroy(PJRT_Executable_Destroy_Args*) { return nullptr; }
+PJRT_Error* ExecutableNumOutputs(PJRT_Executable_NumOutputs_Args* args) {
+  args->num_outputs = 1;
+  return nullptr;
+}
+PJRT_Error* ExecutableSerialize(PJRT_Executable_Serialize_Args* args) {
+  if (!controls.serializes) return MakeError(PJRT_Error_Code_UNIMPLEMENTED, "no serialization");
+  const auto* const loaded = reinterpret_cast<const PJRT_LoadedExecutable*>(args->executable);
+  args->serialized_bytes = loaded->code.data();
+  args->serialized_bytes_size = loaded->code.size();
+  args->serialized_executable_deleter = [](PJRT_SerializedExecutable*) {};
+  return nullptr;
+}
+
+PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
+  size_t count = 1;
+  for (size_t i = 0; i < args->num_dims; ++i) count *= args->dims[i];
+  if (PJRT_Error* const error = MakeBuffer(count, &args->buffer)) return error;
+  std::memcpy(args->buffer->elements.data(), args->data, count * sizeof(float));
+  args->done_with_host_buffer = nullptr;
+  return nullptr;
+}
+PJRT_Error* BufferDestroy(PJRT_Buffer_Destroy_Args* args) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_buffers -= 1;
+  used_bytes -= static_cast<int64_t>(args->buffer->elements.size() * sizeof(float));
+  delete args->buffer;
+  return nullptr;
+}
+PJRT_Error* BufferReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
+  args->event = nullptr;
+  return nullptr;
+}
+PJRT_Error* BufferSize(PJRT_Buffer_OnDeviceSizeInBytes_Args* args) {
+  args->on_device_size_in_bytes = args->buffer->elements.size() * sizeof(float);
+  return nullptr;
+}
+PJRT_Error* BufferToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
+  const std::vector<float>& elements = args->src->elements;
+  if (args->dst_size != elements.size() * sizeof(float)) {
+    return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake copy has another size");
+  }
+  std::memcpy(args->dst, elements.data(), args->dst_size);
+  args->event = nullptr;
+  return nullptr;
+}
+
+PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    controls.run_count += 1;
+  }
+  if (controls.fails_runs) return MakeError(PJRT_Error_Code_INTERNAL, "the fake device is gone");
+  const PJRT_LoadedExecutable& executable = *args->executable;
+  PJRT_Buffer* const* const arguments = args->argument_lists[0];
+  if (args->num_args != executable.inputs + 1) {
+    return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake run has another argument count");
+  }
+  PJRT_Buffer* output = nullptr;
+  if (PJRT_Error* const error = MakeBuffer(executable.rows, &output)) return error;
+  for (size_t input = 0; input < executable.inputs; ++input) {
+    for (size_t row = 0; row < executable.rows; ++row) {
+      output->elements[row] += arguments[input]->elements.at(row);
+    }
+  }
+  for (float& element : output->elements) element *= arguments[executable.inputs]->elements[0];
+  args->output_lists[0][0] = output;
+  return nullptr;
+}
+
+PJRT_Error* EventAwait(PJRT_Event_Await_Args*) { return nullptr; }
+PJRT_Error* EventDestroy(PJRT_Event_Destroy_Args*) { return nullptr; }
+
+PJRT_Api MakeTable() {
+  PJRT_Api table{};
+  table.struct_size = PJRT_Api_STRUCT_SIZE;
+  table.pjrt_api_version.struct_size = PJRT_Api_Version_STRUCT_SIZE;
+  table.pjrt_api_version.major_version = PJRT_API_MAJOR;
+  table.pjrt_api_version.minor_version = PJRT_API_MINOR;
+  table.PJRT_Error_Destroy = ErrorDestroy;
+  table.PJRT_Error_Message = ErrorMessage;
+  table.PJRT_Error_GetCode = ErrorGetCode;
+  table.PJRT_Plugin_Initialize = PluginInitialize;
+  table.PJRT_Plugin_Attributes = PluginAttributes;
+  table.PJRT_Event_Await = EventAwait;
+  table.PJRT_Event_Destroy = EventDestroy;
+  table.PJRT_Client_Create = ClientCreate;
+  table.PJRT_Client_Destroy = ClientDestroy;
+  table.PJRT_Client_PlatformVersion = ClientPlatformVersion;
+  table.PJRT_Client_AddressableDevices = ClientAddressableDevices;
+  table.PJRT_Client_Compile = ClientCompile;
+  table.PJRT_Client_BufferFromHostBuffer = BufferFromHostBuffer;
+  table.PJRT_DeviceDescription_Kind = DeviceDescriptionKind;
+  table.PJRT_Device_GetDescription = DeviceGetDescription;
+  table.PJRT_Device_MemoryStats = DeviceMemoryStats;
+  table.PJRT_Executable_Destroy = ExecutableDestroy;
+  table.PJRT_Executable_NumOutputs = ExecutableNumOutputs;
+  table.PJRT_Executable_Serialize = ExecutableSerialize;
+  table.PJRT_LoadedExecutable_Destroy = LoadedExecutableDestroy;
+  table.PJRT_LoadedExecutable_GetExecutable = GetExecutable;
+  table.PJRT_LoadedExecutable_Execute = Execute;
+  table.PJRT_Executable_DeserializeAndLoad = DeserializeAndLoad;
+  table.PJRT_Buffer_Destroy = BufferDestroy;
+  table.PJRT_Buffer_OnDeviceSizeInBytes = BufferSize;
+  table.PJRT_Buffer_ToHostBuffer = BufferToHostBuffer;
+  table.PJRT_Buffer_ReadyEvent = BufferReadyEvent;
+  return table;
+}
+
+}  // namespace
+
+extern "C" {
+
+__attribute__((visibility("default"))) FakePjrtControls* FakePjrtControlsOf() { return &controls; }
+
+__attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi() {
+  static const PJRT_Api table = MakeTable();
+  return &table;
+}
+}

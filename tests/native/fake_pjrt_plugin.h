@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+// The controls of a PJRT plugin for tests, fake_pjrt_plugin.cc. Its programs are texts of the form
+// "ROWS K": K inputs of one float a row, then a parameter of one float; one output, a float a row,
+// the sum of the inputs' row times the parameter. All memory is this process's.
+struct FakePjrtControls {
+  int64_t memory_bytes_max = INT64_MAX;  // of all buffers together
+  bool fails_runs = false;               // as a device that is gone does
+  bool serializes = true;
+  int64_t live_buffers = 0;
+  int64_t live_executables = 0;
+  int64_t live_clients = 0;
+  int64_t live_errors = 0;
+  int64_t compile_count = 0;
+  int64_t load_count = 0;
+  int64_t run_count = 0;
+};
+
+// The plugin's own, found by the name "FakePjrtControlsOf".
+extern "C" FakePjrtControls* FakePjrtControlsOf();

@@ -1,0 +1,207 @@
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "native/pjrt/accelerator.h"
+#include "native/pjrt/executable_cache.h"
+#include "native/pjrt/plugin.h"
+#include "native/pjrt/row_program.h"
+#include "tests/native/fake_pjrt_plugin.h"
+#include "tests/native/temporary_directory.h"
+
+namespace millpond::pjrt {
+namespace {
+
+using base::Code;
+
+constexpr float kFactor = 3;
+const RowProgram::RowType kFloatRow = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
+
+class PjrtTest : public ::testing::Test {
+ protected:
+  PjrtTest() : plugin_(Plugin::Open(FAKE_PJRT_PLUGIN)) {
+    EXPECT_TRUE(plugin_.ok()) << plugin_.status().message();
+    const auto controls_of = reinterpret_cast<FakePjrtControls* (*)()>(
+        dlsym(dlopen(FAKE_PJRT_PLUGIN, RTLD_NOW), "FakePjrtControlsOf"));
+    controls_ = controls_of();
+    *controls_ = {};
+  }
+  ~PjrtTest() override {
+    EXPECT_EQ(controls_->live_buffers, 0);
+    EXPECT_EQ(controls_->live_executables, 0);
+    EXPECT_EQ(controls_->live_clients, 0);
+    EXPECT_EQ(controls_->live_errors, 0);
+  }
+
+  std::shared_ptr<Accelerator> MakeAccelerator() const {
+    auto made = Accelerator::Make(plugin_.value(), {});
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return made.value();
+  }
+
+  static std::string Code(int64_t rows, size_t inputs) {
+    return std::to_string(rows) + " " + std::to_string(inputs);
+  }
+
+  std::unique_ptr<RowProgram> MakeProgram(const std::shared_ptr<Accelerator>& accelerator,
+                                          const std::vector<int64_t>& sizes, size_t inputs) const {
+    auto parameters =
+        DeviceParameters::Upload(accelerator, {HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor}});
+    EXPECT_TRUE(parameters.ok()) << parameters.status().message();
+    auto program = std::make_unique<RowProgram>(
+        std::shared_ptr<const DeviceParameters>(std::move(parameters.value())),
+        std::vector<size_t>{0}, std::vector<RowProgram::RowType>(inputs, kFloatRow),
+        std::vector<RowProgram::RowType>{kFloatRow});
+    for (const int64_t rows : sizes) {
+      auto executable = accelerator->Compile(Code(rows, inputs));
+      EXPECT_TRUE(executable.ok()) << executable.status().message();
+      EXPECT_TRUE(program->AddSize(rows, std::move(executable.value())).ok());
+    }
+    return program;
+  }
+
+  base::StatusOr<Plugin> plugin_;
+  FakePjrtControls* controls_;
+};
+
+TEST_F(PjrtTest, AnAcceleratorNamesItsPluginAndDevice) {
+  const std::string description = MakeAccelerator()->description();
+  EXPECT_NE(description.find("API " + std::to_string(PJRT_API_MAJOR)), std::string::npos);
+  EXPECT_NE(description.find("fake 1, Fake"), std::string::npos) << description;
+}
+
+TEST_F(PjrtTest, ALibraryThatIsNoPluginIsRefused) {
+  const auto missing = Plugin::Open("/nowhere/plugin.so");
+  EXPECT_EQ(missing.status().code(), Code::kNotFound);
+  EXPECT_NE(missing.status().message().find("/nowhere/plugin.so"), std::string::npos);
+  const auto other = Plugin::Open("libz.so.1");
+  EXPECT_EQ(other.status().code(), Code::kFailedPrecondition);
+  EXPECT_NE(other.status().message().find("GetPjrtApi"), std::string::npos);
+}
+
+// Any number of rows is computed as if each row were alone, whatever sizes there are.
+TEST_F(PjrtTest, EachNumberOfRowsGivesTheRowsAlone) {
+  const auto accelerator = MakeAccelerator();
+  std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same sequence in each run
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int64_t> sizes;
+    for (size_t i = 0, count = 1 + random() % 4; i < count; ++i) sizes.push_back(1 + random() % 40);
+    const size_t input_count = 1 + random() % 3;
+    const auto program = MakeProgram(accelerator, sizes, input_count);
+    const int64_t rows = 1 + static_cast<int64_t>(random() % 100);
+    std::vector<std::vector<float>> inputs(input_count, std::vector<float>(rows));
+    std::vector<const char*> from;
+    for (auto& input : inputs) {
+      for (float& element : input) element = static_cast<float>(random() % 1000);
+      from.push_back(reinterpret_cast<const char*>(input.data()));
+    }
+    std::vector<float> output(rows + 1, -1);
+    ASSERT_TRUE(program->Run(rows, from, {reinterpret_cast<char*>(output.data())}).ok());
+    for (int64_t row = 0; row < rows; ++row) {
+      float sum = 0;
+      for (const auto& input : inputs) sum += input[row];
+      ASSERT_EQ(output[row], sum * kFactor) << "row " << row << " of " << rows;
+    }
+    EXPECT_EQ(output[rows], -1) << "a row too many was written";
+  }
+}
+
+TEST_F(PjrtTest, ThreadsRunOneProgramAtOnce) {
+  const auto program = MakeProgram(MakeAccelerator(), {1, 8}, 1);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&program, thread] {
+      for (int i = 0; i < 200; ++i) {
+        const std::vector<float> input = {static_cast<float>(thread), static_cast<float>(i)};
+        std::vector<float> output(2);
+        EXPECT_TRUE(program
+                        ->Run(2, {reinterpret_cast<const char*>(input.data())},
+                              {reinterpret_cast<char*>(output.data())})
+                        .ok());
+        EXPECT_EQ(output, (std::vector<float>{input[0] * kFactor, input[1] * kFactor}));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(PjrtTest, ParametersThatDoNotFitLeaveNothing) {
+  const auto accelerator = MakeAccelerator();
+  controls_->memory_bytes_max = 3 * sizeof(float);
+  const std::vector<float> large(2);
+  const HostTensor tensor{PJRT_Buffer_Type_F32, {2}, large.data()};
+  const auto parameters = DeviceParameters::Upload(accelerator, {tensor, tensor});
+  EXPECT_EQ(parameters.status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(controls_->live_buffers, 0);
+  EXPECT_EQ(accelerator->Memory().value().used_bytes, 0);
+}
+
+TEST_F(PjrtTest, AFailedRunGivesItsErrorAndFreesItsBuffers) {
+  const auto program = MakeProgram(MakeAccelerator(), {4}, 2);
+  const int64_t buffers = controls_->live_buffers;
+  const std::vector<float> input(3);
+  const auto* const elements = reinterpret_cast<const char*>(input.data());
+  std::vector<float> output(3);
+  const auto run = [&] {
+    return program->Run(3, {elements, elements}, {reinterpret_cast<char*>(output.data())});
+  };
+  controls_->fails_runs = true;
+  EXPECT_EQ(run().code(), Code::kInternal);
+  controls_->fails_runs = false;
+  controls_->memory_bytes_max = 2 * sizeof(float);
+  EXPECT_EQ(run().code(), Code::kResourceExhausted);
+  controls_->memory_bytes_max = INT64_MAX;
+  EXPECT_TRUE(run().ok());
+  EXPECT_EQ(controls_->live_buffers, buffers);
+}
+
+TEST_F(PjrtTest, AProgramIsCompiledOnceForACache) {
+  const testing::TemporaryDirectory directory;
+  const auto accelerator = MakeAccelerator();
+  const ExecutableCache cache(directory.path());
+  ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
+  ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
+  EXPECT_EQ(controls_->compile_count, 1);
+  EXPECT_EQ(controls_->load_count, 1);
+  ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(5, 1)).ok());
+  EXPECT_EQ(controls_->compile_count, 2);
+}
+
+// The program is the one that was asked for, whatever a file of the cache holds.
+TEST_F(PjrtTest, ABrokenFileOfACacheIsCompiledAnew) {
+  const testing::TemporaryDirectory directory;
+  const auto accelerator = MakeAccelerator();
+  const ExecutableCache cache(directory.path());
+  ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
+  const auto file = std::filesystem::directory_iterator(directory.path())->path();
+  const auto whole = std::filesystem::file_size(file);
+  for (const uintmax_t size : {uintmax_t{0}, whole / 2, whole - 3}) {
+    std::filesystem::resize_file(file, size);
+    const int64_t compiled = controls_->compile_count;
+    ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
+    EXPECT_EQ(controls_->compile_count, compiled + 1) << "cut to " << size;
+    EXPECT_EQ(std::filesystem::file_size(file), whole) << "the file is whole again";
+  }
+}
+
+TEST_F(PjrtTest, APluginThatCannotSerializeCompilesEachTime) {
+  const testing::TemporaryDirectory directory;
+  const auto accelerator = MakeAccelerator();
+  const ExecutableCache cache(directory.path());
+  controls_->serializes = false;
+  ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
+  ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
+  EXPECT_EQ(controls_->compile_count, 2);
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+}  // namespace
+}  // namespace millpond::pjrt

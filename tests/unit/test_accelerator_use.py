@@ -1,0 +1,78 @@
+"""Tests of AcceleratorUse: which versions and signatures run on an accelerator, and what is said of the rest."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.base.errors import FailedPrecondition, InvalidConfig
+from serving.core.servable import ServableId
+from serving.data_plane.loads import AcceleratedSignature
+from serving.loading import accelerator_use
+from serving.loading.accelerator_use import AcceleratorUse, cuda_plugin_path
+from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane
+from tests.unit.fakes.errors import StatusError
+
+USE = AcceleratorUse(accelerator=FakeAccelerator(), rows=(1, 8), cache_directory="")
+RUNS = AcceleratedSignature(name="serving_default", rows=(1, 8), reason="")
+STAYS = AcceleratedSignature(name="parse", rows=(), reason="op ParseExampleV2")
+FULL = StatusError(8, "the fake device is full")
+
+
+def applied(plane: FakePlane, *, is_needed: bool) -> Sequence[Mapping[str, Any]]:
+    """Applies USE to a load of `plane`, and returns what was logged."""
+    load = plane.SavedModelLoad("m", 7, "/models/m/7", ("serve",))
+    with capture_logs() as logs:
+        USE.apply(ServableId("m", 7), load, is_needed=is_needed, status_error=StatusError)
+    return logs
+
+
+def test_each_signature_says_where_it_runs() -> None:
+    plane = FakePlane()
+    plane.accelerated = [STAYS, RUNS]
+    logs = applied(plane, is_needed=True)
+    assert [(line["signature"], line["event"], line.get("reason")) for line in logs] == [
+        ("parse", "signature_on_cpu", "op ParseExampleV2"),
+        ("serving_default", "signature_on_accelerator", None),
+    ]
+
+
+def test_a_full_accelerator_leaves_the_cpu() -> None:
+    plane = FakePlane()
+    plane.failures["use_accelerator"] = FULL
+    [line] = applied(plane, is_needed=False)
+    assert (line["event"], line["reason"]) == ("signature_on_cpu", "the fake device is full")
+
+
+def test_a_full_accelerator_that_is_needed_fails() -> None:
+    plane = FakePlane()
+    plane.failures["use_accelerator"] = FULL
+    with pytest.raises(StatusError, match="the fake device is full"):
+        applied(plane, is_needed=True)
+
+
+def test_a_needed_accelerator_must_run_a_signature() -> None:
+    plane = FakePlane()
+    plane.accelerated = [STAYS]
+    with pytest.raises(FailedPrecondition, match=r'parse: op ParseExampleV2.*platform = "auto"'):
+        applied(plane, is_needed=True)
+
+
+def test_a_missing_package_of_cuda_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator_use, "_CUDA_PACKAGE", "no_such_package.xla_cuda")
+    with pytest.raises(InvalidConfig, match=r"pip install 'millpond\[cuda13\]'"):
+        cuda_plugin_path()
+
+
+def test_the_plugin_of_cuda_is_found_in_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "a_fake_cuda_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "xla_cuda_plugin.so").write_bytes(b"")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(accelerator_use, "_CUDA_PACKAGE", "a_fake_cuda_package")
+    assert cuda_plugin_path() == str(package / "xla_cuda_plugin.so")
