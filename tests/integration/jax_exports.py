@@ -12,7 +12,7 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 def export_normalized(directory: Path) -> None:
     """Exports a model that assigns the averages of its BatchNormalization in each call."""
-    import keras  # type: ignore[import-untyped]
+    import keras
 
     layers = [
         keras.Input((4,), name="x"),
