@@ -42,8 +42,9 @@ class PortionedCount {
   bool TakeCommon(int64_t count, int64_t limit);
   void EmptyHands();
 
-  const int64_t portion_;
   alignas(kCacheLineBytes) std::atomic<int64_t> common_{0};
+  // On a line of its own, because each change reads it, and the count above is written.
+  alignas(kCacheLineBytes) const int64_t portion_;
   Sharded<Hand> hands_;
 };
 

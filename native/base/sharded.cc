@@ -13,8 +13,8 @@ int PowerOfTwo(int at_least, int at_most) {
 
 // The cores of the process. Its first caller is not a request thread, which may have one core.
 int CoreCount() {
-  static const int count = static_cast<int>(AllowedCores().size());
-  return count;
+  static const int kCount = static_cast<int>(AllowedCores().size());
+  return kCount;
 }
 
 }  // namespace
