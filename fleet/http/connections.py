@@ -435,7 +435,7 @@ class GuardedConnection(HttpToolsProtocol):
         )
 
     def _refuse_syntax(self) -> None:
-        """Refuses bytes that are not HTTP, and a request for which a callback of the parser raised an error."""
+        """Refuses bytes that are not HTTP, or for which a callback of the parser has raised an error."""
         # The parser does not name the header that it refuses, so the bytes are searched for it.
         is_head = self._phase is Phase.HEAD
         if is_head and b"transfer-encoding" in bytes(self._piece).lower():

@@ -115,7 +115,7 @@ class _EntranceServer(uvicorn.Server):
         return _new_connection(self)
 
     def _make_place(self, connecting: Collection[GuardedConnection]) -> bool:
-        # Connections that have a transport are in `server_state.connections` already.
+        # Counts only connections without a transport, because `server_state.connections` has the others.
         unseen_count = sum(connection.transport is None for connection in connecting)
         count_max = max(1, self._connection_count_max - unseen_count)
         return make_place(self.server_state.connections, count_max)

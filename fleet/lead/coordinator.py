@@ -96,7 +96,7 @@ class Coordinator:
         self._settings = settings
         self._clock = clock
         self._on_change = on_change
-        # Held during a decision or an operation and its write of the state, perhaps for seconds.
+        # Held while a decision or an operation is made and the state is written. This may take seconds.
         self._deciding = threading.Lock()
         self._is_closed = False
         # The servers that were lost at the last step. Only `step` uses it.

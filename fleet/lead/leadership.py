@@ -70,8 +70,8 @@ class FileLeadership:
         """See `Leadership`. Raises OSError, and DataLoss if the state is not readable."""
         if self._term is None:
             text = self._store.read()
-            # An earlier term wrote its order before it sent a grant with it, so the number after that order
-            # is above the numbers of all earlier terms.
+            # Each term writes its order before it sends grants. So no server has seen an order above the
+            # stored one.
             order = 0 if text is None else fleet_state_from_json(text).order
             self._term = Term(order + 1, self._store, lambda: True)
         return self._term

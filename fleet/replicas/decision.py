@@ -336,7 +336,8 @@ def _may_restart(step: ReplicaStep, row: Replica, staying: Sequence[Replica]) ->
     if row.model in step.inputs.swapping:
         return False
     if not row.was_ready:
-        # If such a replica waited for others, nobody could correct flags with which no server gets ready.
+        # A replica that was never ready does not wait: if bad flags keep all servers from getting ready,
+        # corrected flags must still reach them.
         return True
     return all(
         step.is_ready(other)

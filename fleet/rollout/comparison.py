@@ -256,7 +256,7 @@ def _baselines(
 ) -> dict[str, Baseline]:
     """The present figures of a version, by server.
 
-    Pass `has_latencies=False` to leave out the latencies, because sums over a large fleet are cheap then.
+    `has_latencies=False` leaves out the latencies, so that sums over a large fleet are cheap.
     """
     if version is None:
         return {}

@@ -54,17 +54,17 @@ struct ConnectionStep {
 ConnectionStep NextStep(ConnectionPhase phase, const ConnectionTimes& times,
                         const WireLimits& limits, int64_t now_ns);
 
-// The life of one connection, whatever its protocol: it notes what happens, and says what is to be
-// done. It does nothing itself.
+// The life of one connection of any protocol. It notes the connection's events, and names the next
+// step. Its caller does that step.
 //
 //   Connecting -> Open       a call begins, or the client has taken the settings for a while
 //   Open       -> GoingAway  the client was asked to go: a stop, or it was idle or open for long
 //   any        -> Ending     the client broke the protocol, or has all answers
 //   any        -> Closed
 //
-// A client that is still connecting is not asked to go: gRPC's client (1.85) then takes the
-// connection for a live one for ever, and its call hangs until the call's deadline. A connection
-// that closes without a word hangs no client.
+// A client that is still connecting is not asked to go, because gRPC's client (1.85) then takes the
+// connection for a live one for ever. The client's call hangs until the call's deadline. A
+// connection that closes without a goaway hangs no client.
 //
 // Thread: one at a time, which is the connection's lock. Cost: some ns.
 class ConnectionLife {
@@ -112,7 +112,7 @@ class ConnectionLife {
 
   // --- what is to be done ---
 
-  // Returns false while a goaway may meet a client that is still connecting.
+  // True once the client has finished connecting or given up, so that a goaway is safe.
   bool IsSettled(int64_t now_ns) const;
   // Returns the step that is due by the times. Ask again once the step is done.
   ConnectionStep Next(int64_t now_ns);

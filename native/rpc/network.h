@@ -23,9 +23,10 @@ namespace millpond::rpc {
 // The ports and the connections of a server, in one epoll set that all threads share. There is a
 // port for gRPC and one for another protocol.
 //
-// Connections are edge-triggered: the kernel wakes one thread for each change, and no system call
-// arms a connection again. So Connection::Proceed must remember each change that a thread sees
-// while another thread has the connection's turn.
+// Connections are edge-triggered: the kernel wakes one thread for each change. If a connection has
+// input left that may be read, ArmAgain has the kernel report it once more. Nothing else arms a
+// connection again, so Connection::Proceed must remember each change that a thread sees while
+// another thread has the connection's turn.
 //
 // Thread: HandleEvents: all request threads at once. CheckTimes: the watchdog. Listen and the steps
 // of a stop: the control plane, one thread at a time. Wake, WakeFor, port, other_port and

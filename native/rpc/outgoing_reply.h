@@ -58,8 +58,9 @@ class OutgoingReply final : public AnswerBody {
   void End(CallEnd end, int64_t now_ns);
   size_t waiting_count() const { return messages_.size(); }
 
-  // --- the session's side --- True once the headers are submitted. From then on the session reads
-  // this object as the body.
+  // --- the session's side ---
+
+  // True once the headers are submitted. From then on the session reads this object as the body.
   bool is_begun() const { return is_begun_; }
   void MarkBegun() { is_begun_ = true; }
   HeaderList Headers() const;
@@ -70,7 +71,7 @@ class OutgoingReply final : public AnswerBody {
   HeaderList Trailers() const override;
   void NoteSent(int64_t now_ns) { progress_ns_ = now_ns; }
 
-  // True if messages wait for the client to read them, and none of it was sent since then.
+  // True if messages wait for the client to read them, and nothing was sent after `since_ns`.
   bool is_left_unread(int64_t since_ns) const {
     return !messages_.empty() && progress_ns_ < since_ns;
   }

@@ -44,11 +44,11 @@ class RareCall {
   const std::vector<std::string>& client_names() const { return client_names_; }
   // True if a proxy forwarded the call: then the peer is the proxy.
   bool is_forwarded() const { return is_forwarded_; }
-  // Returns how long the client still waits for its answer, from `now_ns` on base::MonotonicNs's
-  // clock: 0 if its deadline has passed, nothing if it set no deadline.
+  // The time for which the client still waits for its answer after `now_ns` (base::MonotonicNs). 0
+  // if its deadline has passed; nullopt if it set none.
   std::optional<int64_t> RemainingNs(int64_t now_ns) const;
-  // Returns true if an answer can still reach the client: the call was neither answered nor
-  // cancelled, and its deadline has not passed.
+  // True if an answer can still reach the client. False once the call was answered or cancelled,
+  // its deadline has passed, or a stop has cut calls short.
   bool IsWanted() const;
 
   // Ends the queue phase: a thread of the control plane has taken the call.

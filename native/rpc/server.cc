@@ -125,7 +125,8 @@ CallLimits CallLimitsOf(const ServerOptions& options,
 WireLimits HttpWireLimits(const HttpOptions& options) {
   WireLimits limits;
   limits.connection_count_max = options.connection_count_max;
-  // All that HTTP/1's own limits let through: they count no bytes beside a header's name and value.
+  // Enough for every head that Http1Limits accept: 32 KiB of text, and 32 counted bytes for each of
+  // 200 headers.
   limits.header_list_bytes_max = 40'960;
   limits.handshake_ns = 10 * WireLimits::kSecondNs;
   limits.pause_ns = 30 * WireLimits::kSecondNs;
@@ -327,8 +328,8 @@ bool Server::State::Drain(ServerShared* whose, int64_t drain_ns) {
     return std::max<int64_t>(deadline_ns - base::MonotonicNs(), 0);
   };
   AskToGo(*whose, std::min(left_ns(), kConnectingNs));
-  // A client sends until it has read that it is to go. Its connection ends when its calls are
-  // answered and it has nothing more to send.
+  // A client begins calls until it has read the request to go. Its connection ends once its calls
+  // are answered and it has nothing more to send.
   WaitForQuiet(*whose, std::min(left_ns(), kQuietWaitNs));
   // Later streams are refused, so that no call begins once the last one has ended.
   network.RefuseNewStreams(*whose);

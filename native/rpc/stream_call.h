@@ -28,8 +28,7 @@ class StreamCall final : public RunnableCall {
   // that has come. The connection sends the answer after that.
   void RefuseArriving(base::Code code);
   void MarkAnswered() { (void)SetOver(); }
-  // Ends the call: nothing can be sent any more. If it was not answered, its client waits for no
-  // answer.
+  // Ends the call, because nothing can be sent any more. Cancels a call that was not answered.
   void Close(int64_t now_ns);
 
  private:

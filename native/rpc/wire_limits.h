@@ -75,9 +75,9 @@ struct Http1Limits {
   size_t free_bytes = 4'096;
 };
 
-// Returns `limits` with a pause of at least `request_ns_max`, because a request that may take long
-// may also pause for long. 0, no limit, changes nothing: a message that never goes on would hold
-// its memory for ever.
+// Raises the pause of `limits` to at least `request_ns_max`, because a request that may take long
+// may also pause for long. If `request_ns_max` is 0 (no limit), the pause stays as it is: it ends
+// messages that never go on, which would hold their memory for ever.
 inline WireLimits WithRequestTime(WireLimits limits, int64_t request_ns_max) {
   if (limits.pause_ns > 0) limits.pause_ns = std::max(limits.pause_ns, request_ns_max);
   return limits;

@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     if flags["version"]:
         print(_versions())
         return 0
-    # The configuration is read before the exec, so that a wrong command line is reported at once, and once.
+    # The configuration is read before the exec. So a wrong command line is reported immediately, and only once.
     config = server_config(flags, lab_settings(os.environ))
     is_human = is_for_people(flags["log_format"], is_terminal=os.isatty(_STDERR))
     if flags["supervise"]:

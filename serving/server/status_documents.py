@@ -43,10 +43,9 @@ _log = structlog.get_logger(__name__)
 class StatusDocuments:
     """Gives the data plane a new document when what it shows has changed. Any thread.
 
-    The documents are the status of models, their readiness and metadata in the open inference
-    protocol, and the probes of the server. A change of one model looks at no other model, but for the
-    text of `/readyz`, which lists all. It has no thread: those that change a model call it, after the
-    change.
+    The documents are the status of models, their readiness and metadata in the open inference protocol, and the
+    probes of the server. A change of one model updates only that model's documents and the text of `/readyz`,
+    which lists all models. This class has no thread: the thread that changes a model calls it after the change.
     """
 
     def __init__(
