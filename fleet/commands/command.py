@@ -99,8 +99,7 @@ def _print_service_config(parsed: argparse.Namespace) -> int:
 def _start(parsed: argparse.Namespace) -> int:
     """Runs the coordinator on this thread until SIGTERM or Ctrl-C."""
     stopped = {signal.SIGTERM, signal.SIGINT}
-    # The signals are blocked before the imports below, which start threads. So only `_stop_at_signal` gets
-    # them.
+    # The signals are blocked before the imports below start threads, so that only `_stop_at_signal` gets them.
     signal.pthread_sigmask(signal.SIG_BLOCK, stopped)
     from fleet.config.config import read_fleet_config
     from fleet.service import FleetService

@@ -6,7 +6,7 @@ from typing import Any
 from serving.base.name_text import printable
 from serving.manager.canary import FAILED_SHARE_MAX
 
-# The characters that are shown of the name of a Ray node, which has 56.
+# The name of a Ray node has 56 characters. Only this many of them are shown.
 _NODE_LENGTH = 12
 # The most blocked versions that the status of a model shows, and the most characters of each reason.
 _BLOCKED_COUNT_MAX = 5

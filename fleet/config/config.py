@@ -107,7 +107,7 @@ class CoordinatorSettings:
     # directory of the coordinator's user.
     operators: str = ""
     poll_seconds: float = 1.0
-    # The most prompt servers that are asked for a report at the same time. As many may get a grant meanwhile.
+    # At most this many prompt servers are asked for a report at the same time, and as many may get a grant.
     poll_threads: int = 16
     # The file to which the registry's document is written; "" if clients read it over HTTP only.
     registry_file: str = ""
@@ -293,7 +293,7 @@ def _waves(table: Mapping[str, Any]) -> WaveSettings:
 
 
 def _check_growth(sizes: Sequence[WaveSize], texts: Sequence[object]) -> None:
-    """Raises InvalidConfig if a wave has no more servers than the wave before it in a fleet of any size."""
+    """Raises InvalidConfig if, whatever the fleet's size, a wave has no more servers than the wave before it."""
     for number, (before, after) in enumerate(pairwise(sizes), start=1):
         if after.server_count <= before.server_count and after.share <= before.share:
             raise InvalidConfig(

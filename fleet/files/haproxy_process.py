@@ -69,18 +69,18 @@ class HaproxyProcess:
         self._running = running
         # The fingerprint of the text for which HAProxy was reloaded last.
         self._asked = ""
-        # The number of looks before the reload is repeated: those that are left, and those of the next wait.
+        # The looks that are left before the next reload, and the looks between that reload and a further one.
         self._looks_left = 0
         self._look_count = LOOK_COUNT
         # The fingerprint of the text that HAProxy has not read in time; "" if it has read each text.
         self._refused = ""
 
     def follow(self, text: str) -> bool:
-        """Reloads HAProxy if that was not done for the text. Returns True once HAProxy has read the text.
+        """Reloads HAProxy once for a new text. Returns True once HAProxy has read the text.
 
-        If HAProxy's socket cannot be read, reloads it only once, and returns True at the last look. Raises
-        OSError and ValueError if HAProxy cannot be reloaded, and FailedPrecondition if it has not read the
-        text in time.
+        If HAProxy's socket cannot be read, reloads HAProxy only once, and returns True at the last look. Raises
+        OSError and ValueError if HAProxy cannot be reloaded. Raises FailedPrecondition if HAProxy has not read
+        the text in time.
         """
         wanted = fingerprint_of(text)
         unreadable = ""

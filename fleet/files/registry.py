@@ -20,9 +20,9 @@ FILE_MODE = 0o644
 class RegisteredServer:
     """A server that clients may reach.
 
-    `versions` has, by model, the version that answers by default; None if no version answers yet. If it is
-    empty, the models of the server are not known. A server that is not ready answers no requests now, or the
-    coordinator cannot reach it. Clients should send no further requests to a draining server.
+    `versions` has, by model, the version that answers by default; None if no version answers yet. If `versions`
+    is empty, the models of the server are not known. `is_ready` is False if the server answers no requests now,
+    or if the coordinator cannot reach it. Clients should send no further requests to a draining server.
     """
 
     name: str

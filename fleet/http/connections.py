@@ -133,7 +133,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     @property
     def idle_since(self) -> float:
-        """The time at which its last response ended, or else at which it began, on the event loop's clock."""
+        """The time at which the last response ended, or the connection began, on the event loop's clock."""
         return self._idle_since
 
     @property
@@ -162,8 +162,7 @@ class GuardedConnection(HttpToolsProtocol):
     def is_silent(self) -> bool:
         """True if no request is being answered, and it is unlikely that a request is on its way.
 
-        A connection with unread bytes is not silent, because its client would lose the request if it was
-        closed.
+        A connection with unread bytes is not silent, because closing it would lose its client's request.
         """
         return self.is_idle and self._had_its_time and not self._has_unread_bytes
 
@@ -368,8 +367,8 @@ class GuardedConnection(HttpToolsProtocol):
     def _repeat_head(self, rest: memoryview) -> None:
         """Parses the head of a request once more, without its Upgrade header, and then `rest`.
 
-        This is needed because the parser ends a request with Upgrade at its head, and would take the body
-        for the next request.
+        The parser ends a request with Upgrade after its head, and takes the body for the next request. So the
+        parser must not see that header.
         """
         method, version = self.parser.get_method(), self.parser.get_http_version()
         head = without_upgrade(method, self.url, version, self.headers)
@@ -403,7 +402,7 @@ class GuardedConnection(HttpToolsProtocol):
     @property
     def _has_unread_bytes(self) -> bool:
         connection = self.transport.get_extra_info("socket")
-        # The bytes of a client that does not take its responses do not count, because it may send forever.
+        # A client that does not take its responses may send forever, so its bytes do not count.
         if connection is None or self.flow.write_paused:
             return False
         return has_unread_bytes(connection.fileno())
@@ -448,7 +447,7 @@ class GuardedConnection(HttpToolsProtocol):
             self._refuse(400, "Invalid HTTP request received.")
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answers without the application once the requests before are answered, and then closes."""
+        """Answers instead of the application, after the answers to earlier requests, and then closes."""
         if self._is_refused:
             return
         body = json.dumps({"error": message}).encode()

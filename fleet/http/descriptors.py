@@ -13,7 +13,7 @@ The rest is for calls to servers, the state, logs and libraries.
 
 
 def connection_count_max(wanted: int, descriptor_limit: int | None = None) -> int:
-    """The most connections of a loop: `wanted`, or its part of the descriptors if that is less; at least 1."""
+    """The most connections of a loop: `wanted`, but no more than the loop's share of descriptors; at least 1."""
     limit = descriptor_limit or resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return wanted

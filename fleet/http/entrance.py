@@ -71,8 +71,7 @@ class EntranceConnection(GuardedConnection):
 
     def _parse_received(self) -> None:
         """Overrides: parses the heads of probes only, one at a time."""
-        # Waits until the client has taken the last response, because the rest of the response would be lost if
-        # the connection was handed over before.
+        # Waits until the client has taken the last response, because a handover loses the rest of it.
         if not self.is_idle or self.flow.write_paused:
             self.flow.pause_reading()
             return
@@ -95,7 +94,7 @@ class EntranceConnection(GuardedConnection):
         return True
 
     def _should_make_place(self) -> bool:
-        """Overrides: if all places are taken, a response closes its connection, and the client loses no request."""
+        """Overrides: if all places are taken, a response closes its connection. This loses no client's request."""
         is_full = len(self.connections) >= self.limits.connection_count_max
         return is_full and not self._unread and not self._has_unread_bytes
 

@@ -41,7 +41,7 @@ class OperatorDoor:
         """Opens the door, and returns its listeners; none if the door is off.
 
         The port of HTTP, `http_port`, becomes part of the default socket's name, so that two coordinators of
-        one user do not collide. Logs it and opens no door if the user has no directory for that socket.
+        one user do not collide. If the user has no directory for that socket, logs this and opens no door.
         Raises InvalidConfig and Unavailable if the configured address cannot be used.
         """
         if self._wanted == OFF:

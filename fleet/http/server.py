@@ -94,15 +94,16 @@ class _EntranceServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Implements uvicorn.Server."""
         listeners = sockets or []
-        # All connections are accepted before uvicorn's shutdown, because it would miss a later one.
+        # All connections are accepted before uvicorn's shutdown, because that shutdown would miss a later
+        # connection.
         await self._acceptor.close()
         await self._accept_last(listeners)
         await super().shutdown(sockets)
 
     async def _accept_last(self, listeners: Sequence[socket.socket]) -> None:
         for listener in listeners:
-            # If the kernel refuses the filter, a connection may come between the last `accept` and the close,
-            # and is lost.
+            # If the kernel refuses the filter, a connection is lost if it comes between the last `accept` and
+            # the close.
             with contextlib.suppress(OSError):
                 refuse_handshakes(listener)
         await asyncio.sleep(HANDSHAKE_SECONDS)
@@ -239,8 +240,8 @@ class HttpServer:
 
     def join(self, timeout_seconds: float = JOIN_SECONDS) -> bool:
         """Waits for the threads' end; returns False if a handler still runs at the timeout."""
-        # The first thread ends after the second one, so the second `join` does not wait, and the two together
-        # do not wait for twice `timeout_seconds`.
+        # The thread `http` ends last and is joined first. So the second `join` does not wait, and both together
+        # take at most `timeout_seconds`.
         for thread in self._threads:
             thread.join(timeout_seconds)
         return not any(thread.is_alive() for thread in self._threads)
@@ -272,7 +273,7 @@ class HttpServer:
         finally:
             is_up.set()
             if not self._is_stopping:
-                # Probes must fail too. If they were still answered, the process would never be restarted.
+                # Probes must fail too, because only failing probes make the process's supervisor restart it.
                 self._close_entrance(RESPONSE_SECONDS)
 
     def _run_entrance(self, sockets: list[socket.socket], is_up: threading.Event) -> None:
@@ -346,7 +347,7 @@ class StructlogHandler(logging.Handler):
         """Implements logging.Handler."""
         message = record.getMessage().strip()
         error = record.exc_info[1] if record.exc_info else None
-        # A stop cancels running responses, which uvicorn reports one by one. It also logs one line for all.
+        # uvicorn logs an error for each response that a stop cancels, and one line for all, which is enough.
         if message.startswith(CLIENTS_FAULTS) or isinstance(error, asyncio.CancelledError):
             return
         log = _log.error if record.levelno >= logging.ERROR else _log.warning

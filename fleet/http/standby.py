@@ -41,7 +41,7 @@ class StandbyGate:
         *,
         operator_port: int | None = None,
     ) -> None:
-        """`operator_port` is the TCP port of the operators' door, the same for each coordinator; None without."""
+        """`operator_port` is the TCP port of all coordinators' operators' doors; None if they have no TCP port."""
         self._app = app
         self._lead = lead
         self._operator_port = operator_port

@@ -45,7 +45,7 @@ def connected(kubeconfig: str, namespace: str) -> "OfficialClient":
         raise InvalidConfig(
             f"kubernetes: {error}; run in a pod with a service account, or set kubeconfig"
         ) from error
-    # The client must not repeat a call, because not every call may be made twice. Callers repeat theirs.
+    # The client repeats no call, because some calls must not be made twice. The callers themselves try again.
     configuration.retries = False
     return OfficialClient(kubernetes.client.ApiClient(configuration), own or "default")
 

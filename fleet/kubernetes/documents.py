@@ -158,8 +158,8 @@ def membership_of(pods: list[Object], settings: KubernetesSettings) -> Membershi
 def has_failed(before: Object, after: Object | None, settings: KubernetesSettings) -> bool:
     """True if a pod that was a server has ended by itself, for example because it was evicted.
 
-    `after` is the pod as it is now; None if it is gone. False if the pod is being deleted or has completed,
-    and if another pod has its name by now.
+    `after` is the pod as it is now; None if it is gone. False if the pod is being deleted, has completed, or
+    was replaced by another pod of its name.
     """
     known = membership_of([before], settings)
     if not known.servers or known.leaving:

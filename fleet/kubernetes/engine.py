@@ -106,8 +106,8 @@ def made_engine(
 def own_address(host: str, api_url: str) -> str:
     """The host at which other machines reach this one: `host`, unless that stands for all addresses.
 
-    If it does, it is the address from which this machine reaches the API server. No packet is sent to find
-    that address out.
+    If `host` stands for all addresses, finds the address from which this machine reaches the API server. Sends
+    no packet to find it.
     """
     if host not in ("0.0.0.0", "::", ""):
         return host

@@ -34,7 +34,7 @@ class Events:
         pods: PodPlace,
         clock: Clock,
     ) -> None:
-        """The Events of changes are about the ConfigMap `state_name`, those of grants about the server's pod."""
+        """Events of changes are about the ConfigMap `state_name`. Events of grants are about the server's pod."""
         self._cluster = cluster
         self._state = Regarded(kind="ConfigMap", name=state_name)
         self._instance = instance

@@ -24,7 +24,7 @@ and a call. Then it may send one late grant. Servers ignore that grant, because 
 orders of the next coordinator.
 
 The official client has an elector (`kubernetes.leaderelection`), which is not used. It measures with the wall
-clock, and counts from the end of a renewal. Nor do its terms have numbers that could protect the state from
+clock, and counts from the end of a renewal. Its terms have no numbers, so they cannot protect the state from
 an earlier coordinator.
 """
 
@@ -107,7 +107,7 @@ class LeaseHolder:
         self._failure = ""
         # Guards all members below.
         self._lock = threading.Lock()
-        # The term of this process; None while it has none. It may have lapsed.
+        # The term of this process, which may have lapsed; None while the process has no term.
         self._term: Term | None = None
         self._valid_until_ns = 0
         self._is_stopped = False
@@ -168,7 +168,7 @@ class LeaseHolder:
                 return
             self._lose("it was deleted" if record is None else f"{record.holder} holds the Lease")
         observed = None if record is None else self._observe(record)
-        # A higher `state_term` forbids more. So the state is read only if the lowest allows the Lease.
+        # A higher `state_term` allows less. So the state is read only if the lowest allows to take the Lease.
         if observed is not None and not self._may_take(observed, state_term=0):
             return
         state = self._cluster.read_config_map(self._state_name)
@@ -275,10 +275,10 @@ class LeaseHolder:
         return record.holder == self._identity and record.term == number
 
     def _is_valid(self, number: int) -> bool:
-        """True if no other coordinator leads, or can begin to lead within the time of a call to a server.
+        """True if no other coordinator leads, and none can begin to lead within the time of a call to a server.
 
-        This is more than `Term` asks for. The margin before the Lease's end makes it so, if all clocks run
-        at the same speed (see above).
+        `Term` asks for less than this. The margin before the Lease's end ensures it, if all clocks run at the
+        same speed (see above).
         """
         with self._lock:
             return self._is_within(number)

@@ -72,9 +72,9 @@ class StateMap:
         except ApiFailed as error:
             if not self._has_written or error.status not in (404, 409):
                 raise
-            # Either an earlier write of this term has taken effect although its answer was lost. No grant
-            # followed from it, so this text may replace it. Or an operator has deleted or edited the
-            # ConfigMap. Then the state of the coordinator that leads replaces it too.
+            # An earlier write of this term may have taken effect although its answer was lost. No grant
+            # followed from that write, so this text may replace it. Or an operator may have deleted or edited
+            # the ConfigMap. The leading coordinator's state replaces such an edit too.
             self._look()
             self._replace(text)
         self._has_written = True

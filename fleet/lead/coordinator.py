@@ -2,14 +2,15 @@
 
 It is given a store for its state and a way to send grants: a file and sockets, Ray or Kubernetes.
 
-The order of grants. A server ignores a grant whose order is below the order of the last grant that it took.
-So the order of the state must not be below the orders of the servers. It is below them if the state was lost,
-or restored from a backup. So a coordinator learns the order of each server from the server's *first* report,
-and raises the order of its next state above these orders. A higher order in a later report was sent by
-another coordinator, which has replaced this one. This coordinator does not raise its order above that one,
-because the grants of a replaced coordinator must stay stale. A coordinator may also be replaced before the
-first reports of its servers. Then its order rises, but the store refuses to write the state, and without that
-write no grant is sent.
+The order of grants. A server ignores a grant whose order is below the order of the last grant that it took. So
+the order of the state must not be below the orders of the servers. It is below them if the state was lost, or
+restored from a backup. So a coordinator learns the order of each server from the server's *first* report, and
+raises the order of its next state above these orders.
+
+A higher order in a later report was sent by another coordinator, which has replaced this one. This coordinator
+does not raise its order above that order, because the grants of a replaced coordinator must stay stale. A
+coordinator may also be replaced before the first reports of its servers. Then its order rises, but the store
+refuses to write the state, and without that write no grant is sent.
 """
 
 import threading
@@ -130,8 +131,8 @@ class Coordinator:
     def sightings(self) -> Mapping[str, Sighting]:
         """The servers of the fleet with their last reports, as they are now.
 
-        Leaves out new models for which the fleet has no room (`with_room`). This is decided over all reports
-        together, and not at each report, because the models that two servers have come first.
+        Leaves out new models for which the fleet has no room (`with_room`). Models that two servers have come
+        first, so the choice is made over all reports together.
         """
         with self._lock:
             sightings = dict(self._sightings)
@@ -150,8 +151,8 @@ class Coordinator:
 
         A new server has `lost_seconds` to report before it is lost. Two servers that have the same name one
         after the other differ in `identities`. Servers in `ended` are not in `names`; if they have reported,
-        they count as lost at once. `models` are the models that each server may have; a server that is not
-        in it may have any model.
+        they count as lost at once. `models` are the models that each server may have; a server that `models`
+        lacks may have any model.
         """
         identities, models = identities or {}, models or {}
         now_ns = self._clock.now_ns()

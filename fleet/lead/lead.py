@@ -101,8 +101,8 @@ class FleetLead:
             if self._membership is not None:
                 self.coordinator.step()
         except Unavailable:
-            # Either the engine does not answer: then the servers may have changed, so no rollout goes on.
-            # Or this lead has ended.
+            # The engine does not answer, or this lead has ended. Without an answer no rollout goes on, because
+            # the servers may have changed.
             pass
         except OSError as error:
             # The disk is full, the store does not answer, or another coordinator leads now.
@@ -120,17 +120,16 @@ class FleetLead:
     def registered(self) -> list[RegisteredServer] | None:
         """The servers that clients may reach, as they are now.
 
-        None until each server has reported or has had the time to do so, because the files that clients read
-        must not lose a server only because this coordinator is new.
+        None until each server has reported or has had the time to report. So a new coordinator drops no server
+        from the files that clients read.
         """
         if self._membership is None:
             return None
         now_ns, sightings = self._clock.now_ns(), self.coordinator.sightings
         servers, lost_seconds = self._membership.servers, self._config.waves.lost_seconds
-        # This is asked until it is true once: a server that comes later is listed before it has reported.
+        # Checked until it is true once. A server that comes after that is listed before it has reported.
         if self._membership.is_whole and not self._has_looked:
-            # A server may never report. Clients that start now get no servers meanwhile, so it is waited for no
-            # longer than LOOK_SECONDS_MAX.
+            # Waits at most LOOK_SECONDS_MAX for a silent server, because new clients get no servers meanwhile.
             silent = silent_servers(sightings, min(lost_seconds, LOOK_SECONDS_MAX), now_ns)
             self._has_looked = has_looked(servers, sightings, silent)
         if not self._has_looked:

@@ -14,11 +14,11 @@ from fleet.rollout.state import fleet_state_from_json
 class Term:
     """A time in which one process leads. Its `number` is higher than that of each earlier term of the fleet.
 
-    The orders of the grants in a term are above the orders of each earlier term. So a grant that arrives
-    after its term does no harm. If the server has taken a grant of the next term, it ignores the late grant.
-    Otherwise the next term replaces the late grant, of which it knows, because it begins with the state in
-    which that grant was decided. `order_min` is the lowest order of a grant in this term; 0 if any order
-    above that state's is enough.
+    The orders of the grants in a term are above the orders of each earlier term. So a grant that arrives after
+    its term does no harm. If the server has taken a grant of the next term, it ignores the late grant.
+    Otherwise the next term replaces the late grant. It knows that grant, because it begins with the state in
+    which the grant was decided. `order_min` is the lowest order of a grant in this term; 0 if any order above
+    the order of that state is enough.
 
     The coordinator asks `is_valid` before it sends a grant, so that a term that is over soon sends no more.
     `is_valid` may still return True for a moment after the next term has begun. The engine of Kubernetes

@@ -57,7 +57,7 @@ def has_looked(
 ) -> bool:
     """True if each server with an address for clients has reported, is in `silent`, or is leaving. Pure.
 
-    Before that, a coordinator that has just started does not know which servers drain.
+    While this is False, a coordinator that has just started does not know which servers drain.
     """
     for server in servers:
         sighting = sightings.get(server.name)

@@ -41,7 +41,7 @@ class ServerPlace(Protocol):
         ...
 
     def membership(self) -> Membership | None:
-        """The servers as they were seen last; None before they were seen a first time.
+        """The servers as they were seen last; None until they have been seen once.
 
         If nothing has changed, it is the same object as in the call before.
         """
@@ -50,9 +50,9 @@ class ServerPlace(Protocol):
     def act(self, coordinator: Coordinator) -> None:
         """Starts and stops servers, if the fleet does that, by the coordinator's `sightings` of them.
 
-        The coordinator's thread calls it before each decision on versions, and makes no decision if it
-        raises. Raises OSError if its own state cannot be written. Raises Unavailable if the engine does not
-        answer, because the servers may have changed by then. `Engine.problems` shows that.
+        The coordinator's thread calls this method before each decision on versions, and makes no decision if
+        the method raises. Raises OSError if its own state cannot be written. Raises Unavailable if the engine
+        does not answer, because the servers may have changed by then. `Engine.problems` then shows the cause.
         """
         ...
 

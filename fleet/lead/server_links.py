@@ -57,7 +57,7 @@ class ServerClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _CallKey:
-    """A kind of call to a server: a grant for `model`, or a request for the server's report if it is ""."""
+    """A kind of call to a server: a grant for `model`, or a request for the server's report if `model` is ""."""
 
     server: str
     model: str = ""
@@ -88,8 +88,8 @@ class _Link:
 class ServerLinks:
     """Calls servers from pools of threads (see above). A server gets one call of each kind at a time.
 
-    A failure is logged once, and then not until a call of its kind has succeeded. A failed call is not
-    repeated here, because the coordinator asks for it again.
+    A failure is logged once. Later failures of that kind of call are logged only after a success. A failed call
+    is not repeated here, because the coordinator asks for it again.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class ServerLinks:
         returns True for a server that is being ended: if it does not answer, no warning is logged.
         `may_send` is asked right before a grant is sent; if it returns False, the grant is dropped.
 
-        Reports and grants, of prompt servers and of others, have four pools of at most `thread_count`
-        threads each.
+        There are four pools of at most `thread_count` threads each: for reports and for grants, of prompt
+        servers and of other servers.
         """
         self._targets: Mapping[str, str] = {}
         self._may_send = may_send
@@ -259,7 +259,7 @@ class ServerLinks:
         self._report(link, key.server, timeout_seconds)
 
     def _note_granted(self, key: _CallKey, grant: Grant, granted: int | None) -> None:
-        """Logs once that a server has ignored the grant that it was sent, and keeps another one."""
+        """Logs once that a server has ignored this grant, and keeps an earlier one."""
         with self._lock:
             is_logged = key in self._ignoring
             if granted == grant.version:
