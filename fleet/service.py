@@ -61,7 +61,7 @@ class FleetService:
         self._metrics = FleetMetrics(clock)
         api = FleetApi(self._present, config.waves, clock, self._metrics)
         refusal = Route(REPLICAS_PATH, _refuse_replicas, methods=["GET", "POST"])
-        # The refusal comes last: if the engine has a route of the same path, the engine's answers.
+        # The refusal comes last: if the engine has a route of the same path, the engine's route answers.
         app = make_http_app([*api.routes, *self._engine.routes, refusal], HttpSettings())
         gate = self._gate(app)
         self._http = fleet_http(gate, host, port)

@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def bound(command: Sequence[str]) -> list[str]:
-    """The command that runs `command`, a path and its arguments, and binds it to this process."""
+    """The command that runs `command` (a path and its arguments), and binds that program to this process."""
     # -I and -S leave out the user's settings and site-packages, so that Python starts faster.
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(os.getpid()), *command]
 

@@ -30,7 +30,7 @@ REQUESTS_RESOURCE = "millpond_requests_per_second"
 _CONCURRENCY = 8
 _NS_PER_MILLISECOND = 1_000_000
 
-# After these errors the actor may still live, because only Ray's head node or the actor's node does not answer.
+# These errors mean that Ray's head node or the actor's node does not answer. The actor may still live.
 _NO_ANSWER = (
     ray.exceptions.ActorUnavailableError,
     ray.exceptions.GetTimeoutError,
@@ -58,7 +58,7 @@ class ActorAnswer:
 class _Launch:
     """Everything that this process knows of one launch."""
 
-    # The handle of its actor; None before it is found. Kept because Ray asks its head node for each name.
+    # The handle of its actor; None before it is found. Kept because each search by name asks Ray's head node.
     actor: Any = None
     # The call of `ServerActor.look` under way; None without one. The next look begins after its end.
     look: Any = None
@@ -75,7 +75,7 @@ def room_of(
     """The room of a node, given as a row of `ray.nodes()`. Pure.
 
     `draining` has, by draining node, its deadline in Unix milliseconds; 0 if it has none. `available` has, by
-    node, the resources that nothing has reserved. A resource that is missing there is used up.
+    node, the resources that nothing has reserved. A resource that `available` lacks is used up.
     """
     name, resources = node["NodeID"], node["Resources"]
     free = available.get(name)
@@ -110,8 +110,8 @@ def server_flags(
 def death_reason(text: str) -> str:
     """The reason of an actor's death in one line, from Ray's text. Pure.
 
-    If the server did not start, Ray's text ends with the error of the start, and this one contains the end of
-    the server's log.
+    If the server did not start, Ray's text ends with the error of the start. That error contains the end of the
+    server's log.
     """
     _, separator, error = text.rpartition(f"{Unavailable.__name__}: ")
     return " ".join(error.split()) if separator else text.strip().partition("\n")[0]
@@ -296,7 +296,7 @@ class RayServers:
         return launch.actor
 
     def _log_failure(self, replica: Replica, call: Any) -> bool:
-        """Logs the error of a call that makes a server drain. Returns True if it has ended with an error."""
+        """Logs the error of a call that makes a server drain. Returns True if the call has ended with an error."""
         if not _has_ended(call):
             return False
         try:

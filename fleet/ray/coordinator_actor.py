@@ -31,9 +31,9 @@ _log = structlog.get_logger(__name__)
 class CoordinatorActor:
     """The coordinator of one fleet. If its node is gone, Ray starts it again on another node.
 
-    The cluster's key-value store has its configuration and its state. If it cannot go on, its process ends,
-    and its next process takes over the fleet. The servers serve on meanwhile. When an operator has stopped
-    the fleet, the actor ends itself for good.
+    Its configuration and its state are in the cluster's key-value store. If the coordinator cannot go on, its
+    process ends, and its next process takes over the fleet. The servers serve on meanwhile. When an operator
+    has stopped the fleet, the actor ends itself for good.
     """
 
     def __init__(self, fleet: str) -> None:
@@ -75,8 +75,8 @@ class CoordinatorActor:
     ) -> list[LoggedEvent]:
         """The events that this process has logged after event `number` of the process `boot`.
 
-        If `boot` is another process, all events of this process. Also notes the `problems` of the `front`
-        that asks.
+        If `boot` is another process, the result has all events of this process. Also notes the `problems` of
+        the `front` that asks.
         """
         if front:
             self._front_problems.note(front, problems)

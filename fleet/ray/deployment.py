@@ -142,7 +142,7 @@ class Deployment:
             raise Unavailable(str(error)) from error
 
     def is_stopped(self) -> bool:
-        """True if an operator has stopped the fleet. False if not, and if the cluster does not answer."""
+        """True if an operator has stopped the fleet. False otherwise, also if the cluster does not answer."""
         try:
             return self._store.get(STOPPED_KEY) is not None
         except OSError:
@@ -197,9 +197,10 @@ class Deployment:
     def _bring_up(self, killed: list[Any]) -> bool:
         """Makes a coordinator with the present configuration run. Returns True if it runs and answers.
 
-        Creates the actor if there is none. If the actor has another configuration, kills its process, and
-        Ray starts it anew, as after a crash. Ray's kill returns before the process has ended, so the process
-        may answer once more. It is noted in `killed`, so that it is killed only once. Raises Unavailable.
+        Creates the actor if there is none. If the actor has another configuration, kills its process, and Ray
+        starts it anew, as after a crash. Ray's kill returns before the process has ended, so the process may
+        answer once more. `killed` lists the killed processes, so that each is killed only once. Raises
+        Unavailable.
         """
         actor = self._created()
         with _answering("the cluster"):

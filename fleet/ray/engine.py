@@ -111,7 +111,7 @@ def ray_coordinator(
 
 
 def config_digest(config: str) -> str:
-    """A short text that is another one for each configuration and for each release of Millpond."""
+    """A short text that differs for each configuration and each release of Millpond."""
     return hashlib.sha256(f"{version('millpond')}\n{config}".encode()).hexdigest()
 
 

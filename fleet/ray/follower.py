@@ -33,7 +33,7 @@ class CoordinatorLog:
 
     def follow(self, problems: Sequence[str]) -> None:
         """Logs the new events, and reports the problems of this front. Raises Unavailable."""
-        # The event's time is from the coordinator's node. The clocks of two nodes differ by little.
+        # The time of an event is from the coordinator's node, whose clock differs little from this one's.
         since_ns = self._since_wall_ns if self._last is None else 0
         last = self._last
         for event in self._deployment.events(last, self._name, problems):

@@ -59,7 +59,7 @@ class KeyValueStore:
         return None if value is None else bytes(value).decode()
 
     def put(self, key: str, text: str, *, is_new: bool = False) -> bool:
-        """Sets a value. If `is_new`, returns False and changes nothing if there is a value already.
+        """Sets a value. With `is_new`, keeps a value that is there already, and returns False.
 
         Raises OSError.
         """

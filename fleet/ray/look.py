@@ -39,8 +39,8 @@ class Look:
     def server(self, row: Replica, actor_name: str) -> FleetServer:
         """A launch as a server of the fleet, with the addresses at which it can be reached now.
 
-        It has no address for clients before it was ready, because a proxy takes each server that it has not
-        checked yet for a healthy one.
+        A server has no address for clients before it was ready, because a proxy takes an unchecked server for a
+        healthy one.
         """
         answer = self.answer(row.name)
         if answer.is_gone or not (answer.grpc or row.was_ready):

@@ -33,8 +33,8 @@ class Passage:
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="fleet-front", daemon=True
         )
-        # The tasks are kept here because asyncio itself keeps none. Without this, the task of a connection
-        # whose client has sent its last byte could be collected as garbage.
+        # Keeps the tasks, because asyncio itself keeps none, and a task that nothing keeps may be collected as
+        # garbage. This can happen once the connection's client has sent its last byte.
         self._passing: set[asyncio.Task[None] | None] = set()
 
     def start(self) -> None:

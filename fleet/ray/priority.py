@@ -19,7 +19,7 @@ def take_usual_priority() -> None:
     """Gives this process the priority of a process that was started from a shell.
 
     Threads and processes that it starts later inherit that priority. If the kernel refuses, logs what an
-    operator can do: to raise a priority takes root.
+    operator can do, because only root may raise a priority.
     """
     for take in (_set_usual_nice, _set_usual_score):
         try:

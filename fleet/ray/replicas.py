@@ -54,7 +54,7 @@ class RayReplicas:
         *,
         poll_seconds: float,
     ) -> None:
-        """Reads from the store if an operator has stopped the fleet. Raises OSError.
+        """Reads from the store whether an operator has stopped the fleet. Raises OSError.
 
         A stop is stored because it must outlive the coordinator that was asked for it.
         """
@@ -235,15 +235,15 @@ class RayReplicas:
             return
         orphans = self._servers.orphans([*self.state.replicas.values()])
         if orphans:
-            # A later coordinator may have launched some of them. Then its term had begun before the list was
-            # made, so this check raises, and ends none of them.
+            # A later coordinator may have launched some of these servers. Then its term had begun before the
+            # list was made, so this check raises, and no server is ended.
             self._leadership.check()
         for actor_name in orphans:
             self._servers.end_orphan(actor_name)
         self._orphans_ended_ns = self._clock.now_ns()
 
     def _note_reasons(self) -> None:
-        """Notes why launches have ended by themselves. Forgets replicas that the state has no more."""
+        """Notes why launches have ended by themselves. Forgets replicas that are no longer in the state."""
         rows = self.state.replicas
         seen = {
             name: answer.reason or "its node or its actor was lost"
@@ -299,7 +299,7 @@ class RayReplicas:
         return Membership(
             tuple(self._look.server(row, self._servers.actor_name(row)) for row in rows.values()),
             leaving=frozenset(name for name, row in rows.items() if row.phase != UP),
-            # The launch identifies a server, so a report of its launch before is never taken for a new one.
+            # The launch identifies a server, so the report of an earlier launch never counts for this launch.
             identities={name: str(row.launch) for name, row in rows.items()},
             models={name: frozenset({row.model}) for name, row in rows.items()},
             is_whole=is_late or self._look.has_all(rows.values()),

@@ -43,7 +43,7 @@ def node_address() -> str:
 def port_flags(host: str, ports: Sequence[int]) -> dict[str, int]:
     """The flags for the ports of gRPC and HTTP: `ports` if they are free, or else ports of _OWN_PORTS.
 
-    The kernel gives no port of _OWN_PORTS to an outgoing connection. Such a connection could keep the next
+    The kernel gives no port of _OWN_PORTS to an outgoing connection. So no such connection can keep the next
     launch from getting the same port.
     """
     flags: dict[str, int] = {}

@@ -9,7 +9,7 @@ The promises, as long as a model is configured:
 - No replica leaves while a version of its model is on its way, because a wave must not be judged by servers
   that restart.
 
-If a node drains and its deadline is near, the first and the last of these promises do not hold there.
+If a node drains and its deadline is near, the first and the last promise do not hold for its replicas.
 """
 
 from collections import Counter
@@ -91,8 +91,8 @@ def decide_replicas(state: ReplicaState, inputs: ReplicaInputs) -> ReplicaDecisi
 def _with_ports(state: ReplicaState, inputs: ReplicaInputs) -> ReplicaState:
     """Notes the first ports of each replica, and drops ports of models that the fleet no longer has."""
     seen = {name: row.ports for name, row in inputs.sightings.items() if any(row.ports)}
-    # A replica's first ports stay noted even if it has other ports now. It has them only because some process
-    # took one of the first ports.
+    # A replica's first ports stay noted even if it has other ports now, because its next launch takes the first
+    # ports if they are free.
     ports: Mapping[str, Ports] = {**seen, **state.ports}
     # A fleet without models was stopped, and is to start again with the same ports.
     if inputs.models:
@@ -143,7 +143,7 @@ def _without_ended(step: ReplicaStep) -> _Ended:
 
 
 def _with_waits_for_launches(step: ReplicaStep) -> ReplicaStep:
-    """Notes since when each launch has not ended, started or reported although it should."""
+    """Notes since when each launch has been due to end, to start or to report."""
     for row in step.rows:
         if row.phase == STOPPING:
             step = step.with_wait(row, STOPPING)
@@ -168,7 +168,7 @@ def _hanging(step: ReplicaStep) -> set[str]:
     silent = {row.name for row in up if _is_silent(step, row)}
     if not any(step.sighting(row).answers for row in step.rows):
         # No launch answers, so perhaps all launches serve and only the coordinator is cut off. So only one
-        # replica is given up at first: its next launch shows if the coordinator is cut off.
+        # replica is given up at first: its next launch shows whether the coordinator is cut off.
         silent &= {row.name for row in sorted(up, key=replica_order)[:1]}
     return names | silent
 
@@ -195,7 +195,7 @@ def _with_ready(step: ReplicaStep, row: Replica) -> ReplicaStep:
 
 @dataclass(frozen=True, kw_only=True)
 class _Matched:
-    """A step after its launches. `staying` are the replicas with a place, `surplus` those without one."""
+    """A step after its launches. `staying` are the replicas with a place, `surplus` the replicas without one."""
 
     step: ReplicaStep
     staying: Sequence[Replica]
@@ -233,7 +233,7 @@ def _matched(ended: _Ended) -> _Matched:
 
 
 def _launched_again(step: ReplicaStep, row: Replica) -> ReplicaStep:
-    """Launches a replica whose launch has ended again, once the pause after its failures is over."""
+    """Launches a replica anew after its launch has ended, once the pause after its failures is over."""
     if row.phase == UP:
         step = step.with_wait(row, "gone")
         if not step.has_waited(row, "gone", _backoff_seconds(row)):
@@ -287,7 +287,7 @@ def _with_leaving(step: ReplicaStep, surplus: Sequence[Replica]) -> ReplicaStep:
     others = [row for row in reversed(surplus) if row not in ending]
     for row in (*ending, *others):
         if _may_leave(step, row):
-            # A replica that is leaving only to restart does not come back now.
+            # A surplus replica that was leaving to restart does not come back now.
             phase = LEAVING if row.phase == UP else row.phase
             step = step.with_row(replace(row, phase=phase, comes_back=False))
     return step

@@ -70,7 +70,7 @@ class ReplicaStep:
     def is_ready(self, row: Replica) -> bool:
         """True if a replica serves, and this decision lets it serve on.
 
-        False for a replica that this decision launches, because the last look was at its launch before.
+        False for a replica that this decision launches, because the last look was at its earlier launch.
         """
         return row.phase == UP and row not in self.starts and self.sighting(row).is_ready
 
@@ -89,7 +89,7 @@ class ReplicaStep:
         return self.inputs.now_ns - self._since_ns(row, reason) >= seconds * NS_PER_SECOND
 
     def with_wait(self, row: Replica, reason: str) -> "ReplicaStep":
-        """Notes that `row` waits for `reason`. A wait that one decision does not note begins anew."""
+        """Notes that `row` waits for `reason`. The wait ends with the first decision that does not note it."""
         since_ns = {**self.since_ns, (row.launch, reason): self._since_ns(row, reason)}
         return replace(self, since_ns=since_ns)
 

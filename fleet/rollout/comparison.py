@@ -73,7 +73,7 @@ class Comparison:
         return replace(self, members=None, controls={}, doubt=verdict.reason).after(trial)
 
     def has_held(self, trial: Trial) -> bool:
-        """True if the wave has been full for `judged_seconds`, or is full and has no stable version beside it."""
+        """True if the wave has been full for `judged_seconds`. Without a stable version, full is enough."""
         if self.full_since_ns is None:
             return False
         waited_ns = trial.now_ns - self.full_since_ns
@@ -125,8 +125,9 @@ class Comparison:
     def judgement(self, trial: Trial) -> Judgement | None:
         """Judges the wave by its requests; None while more requests are needed.
 
-        The rule is that of a canary on one server. A version with a predecessor passes only if controls can
-        still be compared with. If these controls get no requests, it passes after `judged_seconds`.
+        The rule is that of a canary on one server. A version with a predecessor passes only while some controls
+        can still be compared with it. If these controls get no requests, the version passes after
+        `judged_seconds`.
         """
         if self.members is None or self.lacks_controls_left(trial):
             return None
@@ -177,9 +178,8 @@ class Comparison:
     def _last_wave_begun(self, trial: Trial) -> "Comparison":
         """Takes the baselines of the last wave.
 
-        A coordinator that takes over in this wave counts all requests of both versions since their loads.
-        If it counted from its own start, coordinators that replace one another would never see enough
-        failures.
+        A coordinator that takes over in this wave counts all requests of both versions since their loads. So
+        enough failures are counted even if coordinators replace one another again and again.
         """
         view, stable = trial.view, trial.stable
         answering = (name for name in view.live if view.answers_with(name, stable))
@@ -246,7 +246,7 @@ def _of_wave(
 
 
 def _controls(trial: Trial, names: Iterable[str]) -> list[str]:
-    """Chooses the controls among servers: at most `control_count_max`, spread over the fleet by their names."""
+    """Chooses at most `control_count_max` of the servers as controls, spread over the fleet by their names."""
     count = trial.settings.control_count_max
     return nsmallest(count, names, key=lambda name: spread(name, trial.version + 1))
 

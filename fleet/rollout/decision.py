@@ -17,8 +17,8 @@ takes the reports into the state, and `granting.py` decides which servers swap n
   because it may never return. So after a cut of the network, lost servers may still swap while other servers
   have their slots. When the lost servers return, no slot is given until the number of swaps is below the
   limit again. A withdrawn load that does not end counts no longer after twice `load_seconds_max`.
-- **A server that serves nothing needs no slot**, and neither does a server with a version that it must not
-  serve, because waiting would make nothing better.
+- **A server that serves nothing needs no slot**, because waiting makes nothing better. A server with a version
+  that it must not serve needs no slot either.
 - **One server holds nothing up.** A rollout begins only with a version that two servers have, because one
   server may lie about its files. If no server that may try a version has its files, a newer version takes
   its place.

@@ -38,8 +38,8 @@ def failure_verdict(trial: Trial, comparison: Comparison) -> GateVerdict | None:
         # Servers still answer with the old version, so it may yet get enough requests.
         if not is_end and comparison.may_go_on(trial):
             return None
-        # All servers have swapped at once, or the old version had no client in this wave. So the requests
-        # that the old version had before the wave are compared with too.
+        # All servers have swapped at once, or the old version had no client in this wave. So the requests of
+        # the old version before the wave count too.
         old = total([old, *(baseline.figures for baseline in comparison.controls.values())])
     reason = failed_share_fault(new, old)
     return _verdict(trial, new, old, reason) if reason else None

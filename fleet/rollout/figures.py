@@ -49,7 +49,7 @@ class VersionFigures:
 
     @property
     def counts(self) -> "VersionFigures":
-        """The same requests without their latencies, because sums over a large fleet are cheap then."""
+        """The same requests without their latencies, so that sums over a large fleet are cheap."""
         return VersionFigures(self.request_count, self.failed_count)
 
     def since(self, earlier: "VersionFigures") -> "VersionFigures":

@@ -48,8 +48,8 @@ class Granting:
             due = _version_due(self.step, name, report)
             slot = state.loading.get(name)
             if report.granted == due:
-                # The grant of another version may still be under way. A grant with a higher order makes it
-                # stale.
+                # The grant of another version may still be under way. A grant with a higher order makes that
+                # grant stale.
                 if slot is not None and report.order < slot.order:
                     yield name, due
             elif due is None:
@@ -191,7 +191,7 @@ def _stable_for(state: ModelState, report: ModelReport) -> int | None:
 def _needs_no_slot(report: ModelReport, due: int, state: ModelState) -> bool:
     """True if a server gets `due` without a slot, because it serves nothing or a version that it must not serve.
 
-    A blocked version may still be served while the fleet has no stable version, and by a server that lacks
+    A server may still serve a blocked version while the fleet has no stable version, or while the server lacks
     the files of `due`.
     """
     if report.default_version in (None, due):

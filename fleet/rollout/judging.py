@@ -183,7 +183,7 @@ def _verdict_on_servers(trial: Trial, watch: ModelWatch) -> GateVerdict | None:
 
 
 def _after_wave(step: ModelStep, trial: Trial, watch: ModelWatch) -> Judged:
-    """Judges the requests of an earlier wave than the last, once there are enough of them."""
+    """Judges the requests of a wave before the last one, once there are enough of them."""
     comparison, is_paused = watch.comparison, step.state.is_paused
     judgement = comparison.judgement(trial)
     if judgement is None:
@@ -225,9 +225,9 @@ def _in_next_wave(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelS
 def _begun(step: ModelStep) -> ModelStep:
     """Begins a rollout of the highest new version, if there is one.
 
-    It replaces a rollout that waits for files. If two servers have the version of that rollout, only a
-    higher version replaces it; otherwise a lower version does so too, because one server may have made its
-    version up.
+    The new rollout replaces a rollout that waits for files. If two servers have the version of that rollout,
+    only a higher version replaces it. If one server alone has it, a lower version may replace it too, because
+    that server may have made its version up.
     """
     state, view, trial = step.state, step.view, step.trial
     if state.is_paused or not view.is_complete:

@@ -15,9 +15,9 @@ _NO_FAILURE = frozenset({StatusCode.OK, StatusCode.CANCELLED})
 class VersionReport:
     """One version on one server.
 
-    `warned` has the gates that the version did not pass but that only warn, and their reasons. The gates in
-    `warned_alone` are those of `warned` that had no predecessor to compare the version with. The gates in
-    `excused` found its answers suspicious, but passed it because its predecessor's answers are as suspicious.
+    `warned` has the gates that the version did not pass but that only warn, and their reasons. `warned_alone`
+    has those gates of `warned` that had no predecessor to compare the version with. The gates in `excused`
+    passed the version although its answers are suspicious, because its predecessor's answers are as suspicious.
     """
 
     state: ServableState
@@ -105,9 +105,9 @@ class Sighting:
 class Grant:
     """Allows a server to select this version of the model, and no other version.
 
-    If `version` is None, it withdraws the last grant, and the server may select no version. A server ignores
-    a grant whose `order` is below the order of the last grant that it took. So it does no harm if a grant is
-    sent twice or late, or by a coordinator that another one has replaced.
+    If `version` is None, it withdraws the last grant, and the server may select no version. A server ignores a
+    grant whose `order` is below the order of the last grant that it took. So a grant does no harm if it is sent
+    twice or late, or by a coordinator that was replaced.
     """
 
     server: str

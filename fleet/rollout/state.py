@@ -60,12 +60,12 @@ class FleetRollout:
     # By server, the warning of its gates about the version. Only the first WARNED_COUNT_MAX servers are kept
     # (`warned_gates.py`).
     warned: Mapping[str, GateWarning] = field(default_factory=dict)
-    # True if a gate that may hold a version has warned about this one beside a predecessor.
+    # True if a gate that may hold the version has warned about it on a server with a predecessor.
     is_doubtful: bool = False
-    # The gates that may hold a version and have warned about this one on a server without a predecessor.
+    # The gates that may hold the version, and have warned about it on a server without a predecessor.
     warned_alone: frozenset[str] = frozenset()
-    # The gates that passed the version on some server, although they found its answers suspicious, because
-    # the answers of its predecessor there are as suspicious.
+    # The gates that found the version's answers suspicious on some server, but passed it, because the answers
+    # of its predecessor there are as suspicious.
     excused: frozenset[str] = frozenset()
 
 
@@ -150,7 +150,7 @@ def _model_document(model: ModelState) -> dict[str, Any]:
             "setbacks": sorted(rollout.failed_servers),
             "since_order": rollout.since_order,
             "is_promoted": rollout.is_promoted,
-            # Texts, as in earlier releases, which read this document too.
+            # Texts, because earlier releases read this document too and expect texts.
             "warned": {name: warning.reason for name, warning in rollout.warned.items()},
             "warnings_only_shown": sorted(
                 name for name, warning in rollout.warned.items() if not warning.may_hold

@@ -54,7 +54,7 @@ class Trial:
 
     @property
     def quota(self) -> int:
-        """The number of servers of the wave by the settings, also if fewer servers are left."""
+        """The number of servers that the settings give to the wave, also if fewer servers are left."""
         return self.settings.quota(self.rollout.wave_index, self.view.fleet_size)
 
     @cached_property
@@ -70,8 +70,8 @@ class Trial:
     def kept_for_last_wave(self) -> frozenset[str]:
         """The servers that may not join before the last wave, because they cannot have the stable version.
 
-        Such a server may be unable to load any version, so a failure there would say nothing about this
-        version. If no other server could try the version, no server is kept back.
+        Such a server may be unable to load any version, so its failure would say nothing about this version. If
+        all servers that could try the version are such servers, none of them is kept back.
         """
         if self.stable is None:
             return frozenset()
@@ -123,8 +123,8 @@ class Trial:
     def lacks_substitutes(self) -> bool:
         """True if the wave needs further servers in place of lost ones, but may take no more.
 
-        The number is limited, because a bad version that makes servers unreachable would otherwise be tried
-        on all servers, one after the other.
+        The number is limited, so that a bad version that makes servers unreachable is not tried on all servers,
+        one after the other.
         """
         return self.missing_count > 0 and self.room == 0
 
@@ -195,8 +195,10 @@ class Trial:
         return is_granted or (report is not None and self.has_version(report))
 
     def includes(self, server: str, report: ModelReport) -> bool:
-        """True if a server should have the version: each member, and in the last wave each server that may
-        have the version, except the failed servers.
+        """True for a server that should have the version.
+
+        These are the members, and in the last wave all other servers that may have the version, except the
+        failed servers.
         """
         rollout = self.rollout
         if server in rollout.members:
@@ -205,7 +207,7 @@ class Trial:
         return may_try and self.may_have_version(server, report)
 
     def other_servers(self) -> Iterator[str]:
-        """Yields the live servers that serve the stable version, without those that try the new one."""
+        """Yields the live servers that serve the stable version and do not try the new one."""
         if self.stable is not None:
             members = self.rollout.members
             yield from (name for name in self.view.serving(self.stable) if name not in members)
@@ -236,6 +238,6 @@ def trial_of(
 def spread(server: str, version: int) -> int:
     """The place of a server in the order in which servers try `version`: lower numbers go first.
 
-    Each version has another order, so that not always the same servers go first.
+    Each version has another order, so that the same servers do not always go first.
     """
     return zlib.crc32(server.encode(), version & 0xFFFFFFFF)

@@ -39,8 +39,8 @@ class ModelView:
     def fleet_size(self) -> int:
         """The number of servers of which a wave is a share.
 
-        Lost servers count, because otherwise a coordinator that reaches only one server would take that
-        server for the whole fleet. Draining servers do not count.
+        Lost servers count, so that a coordinator that reaches only one server does not take that server for the
+        whole fleet. Draining servers do not count.
         """
         return len(self.live) + len(self.lost) + len(self.unknown) - len(self.draining)
 
@@ -54,16 +54,17 @@ class ModelView:
     def confirmed(self) -> frozenset[int]:
         """The versions with which a rollout may begin, because two servers have them.
 
-        One server alone may have made a version up, and no real version could replace a version with a very
-        high number. A lost server counts with its last report. If only one server is live, the versions that
-        it has found are enough. The result is kept, because it takes a look at each server.
+        One server alone may have made a version up, perhaps with a number so high that no real version could
+        replace it. A lost server counts with its last report. If only one server is live, the versions that it
+        has found are enough. The result is kept, because finding it takes a look at each server.
         """
         if self._confirmed is None:
             self._confirmed = self._found_by_two() if len(self.live) > 1 else self.found()
         return self._confirmed
 
     def _found_by_two(self) -> frozenset[int]:
-        # Most servers of a large fleet have found the same versions, so each different set is looked at once.
+        # Most servers of a large fleet have found the same versions. So each different set is looked at only
+        # once.
         known = [*self.live.values(), *(row for row in self.lost.values() if row is not None)]
         sets = {report.found for report in known}
         confirmed: set[int] = set()
@@ -79,7 +80,7 @@ class ModelView:
     def most_served(self, blocked: Collection[int]) -> int | None:
         """The version with which most live servers answer by default; None if no server answers.
 
-        Leaves out `blocked` versions. Of two versions with as many servers it is the lower one.
+        Leaves out `blocked` versions. If two versions have as many servers, chooses the lower one.
         """
         counts = Counter(
             report.default_version
@@ -98,7 +99,7 @@ class ModelView:
         return version is not None and report.default_version == version and report.serves(version)
 
     def unable(self, version: int) -> frozenset[str]:
-        """The live servers that cannot have `version`. Kept, because it takes a look at each server."""
+        """The live servers that cannot have `version`. Kept, because finding them takes a look at each server."""
         if version not in self._unable:
             self._unable[version] = frozenset(
                 name for name, report in self.live.items() if cannot_have(report, version)
@@ -108,8 +109,8 @@ class ModelView:
     def swapping_count(self, state: ModelState) -> int:
         """The number of servers that swap or may be swapping.
 
-        Counts each server with a slot, and each server that reports a swap without one: it was lost or rolled
-        back while it swapped.
+        Counts each server with a slot. Also counts each server that reports a swap without a slot, because it
+        was lost or rolled back while it swapped.
         """
         return len(state.loading) + sum(
             report.is_swapping and name not in state.loading for name, report in self.live.items()
@@ -154,8 +155,8 @@ def model_views(
 ) -> dict[str, ModelView]:
     """The view of each model that is in the state or in a report.
 
-    A server that is leaving and lost is left out, so that nothing waits for it. A server that has not
-    reported is in the view of each of its sighting's `models`, or of every model if these are not known.
+    A server that is both leaving and lost is left out, so that nothing waits for it. A server that has not
+    reported is in the view of each model in its sighting's `models`, or of every model if these are not known.
     """
     reported = (sighting.report.models for sighting in sightings.values() if sighting.report)
     views = {name: ModelView() for name in {*models}.union(*reported)}

@@ -49,8 +49,8 @@ class WaveSettings:
     # The most servers that swap at the same time.
     load_count_max: int = 10
     # The rule by which a single server judges its canary. A wave is judged after `request_count` requests, or
-    # after `judged_seconds` by the requests that it has had. If `request_count` is 0, it is judged only after
-    # `judged_seconds`.
+    # after `judged_seconds` by the requests that it has had. If `request_count` is 0, the wave is judged only
+    # after `judged_seconds`.
     judgement: CanarySettings = _JUDGEMENT
     judged_seconds: float = 60.0
     # The most servers with the old version whose requests are compared.
