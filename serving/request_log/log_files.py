@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from errno import EWOULDBLOCK
 from pathlib import Path
 
 from serving.base.clock import NS_PER_SECOND
@@ -24,6 +25,9 @@ from warmup.records import read_records
 
 FRAME_BYTES = 16
 """The bytes of a TFRecord file for each record, beside the record itself."""
+
+_LOST_FILES_MAX = 8
+"""The new files in a row that other processes may take before they are locked, until that is an error."""
 
 _DIRECTORY_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -102,29 +106,59 @@ class LogFiles:
         )
 
     def begin(self, wall_ns: int) -> PartialFile:
-        """Makes the next file, whose first record is of the time `wall_ns`, readable for the user alone."""
+        """Makes the next file, whose first record is of the time `wall_ns`, readable for the user alone.
+
+        If another server's `recover` takes the file first, it is left to that, and one more is made.
+        """
+        for _ in range(_LOST_FILES_MAX):
+            file = self._made(wall_ns)
+            if file is not None:
+                return file
+        raise BlockingIOError(EWOULDBLOCK, "other processes take each new file of the log")
+
+    def _made(self, wall_ns: int) -> PartialFile | None:
+        """Makes and locks a file. None if another process took it before it was locked."""
         moment = datetime.fromtimestamp(wall_ns // NS_PER_SECOND, tz=timezone.utc)
         stamp = f"{moment:%Y%m%dT%H%M%SZ}-{self._token}-{next(self._numbers):06}"
         name = f"{self._stem}-{stamp}.{self._type}"
         with opened_directory(self._directory) as directory:
             flags = _DIRECTORY_OPEN | os.O_CREAT | os.O_EXCL
             descriptor = os.open(_partial(name), flags, PRIVATE_FILE_MODE, dir_fd=directory)
-        # The file is new and nobody else's, so the lock is free.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return PartialFile(descriptor, name)
+        file = PartialFile(descriptor, name)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Without a link, another server took the empty file for an abandoned one, and deleted it.
+            is_lost = os.fstat(descriptor).st_nlink == 0
+        except BlockingIOError:
+            is_lost = True
+        except OSError:
+            # A file system without locks, like some mounts of NFS.
+            self.discard(file)
+            raise
+        if is_lost:
+            os.close(descriptor)
+            return None
+        return file
 
     def complete(self, file: PartialFile) -> int:
         """Writes the file to the disk and renames it. Returns its bytes.
 
-        If it raises, the file keeps its name and stays open.
+        If it raises, the file keeps its name and stays open. The new name is safe from a power failure
+        once `sync_directory` has returned.
         """
         os.fsync(file.descriptor)
         size_bytes = os.fstat(file.descriptor).st_size
         with opened_directory(self._directory) as directory:
             os.rename(file.partial_name, file.name, src_dir_fd=directory, dst_dir_fd=directory)
-            os.fsync(directory)
-        os.close(file.descriptor)
+        # All of it is on the disk, so an error of the close changes nothing.
+        with suppress(OSError):
+            os.close(file.descriptor)
         return size_bytes
+
+    def sync_directory(self) -> None:
+        """Writes the names of complete files to the disk."""
+        with opened_directory(self._directory) as directory:
+            os.fsync(directory)
 
     def discard(self, file: PartialFile) -> None:
         """Removes a file that is not complete, as far as the disk allows."""

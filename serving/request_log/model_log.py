@@ -15,6 +15,9 @@ from serving.request_log.log_files import LogFiles, PartialFile
 FAILURE_LOG_SECONDS = 60.0
 """The time in which further failures of a disk are counted and not logged again."""
 
+RECORDS_ARE_DROPPED = "records are dropped and counted until the disk takes them again"
+"""The consequence of most failures of a disk."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -72,7 +75,8 @@ class _OpenFile:
 class ModelLog:
     """Writes the records of one model to files of one target. Thread: one at a time.
 
-    No method raises an OSError. If the disk fails, the records that it did not take are counted as dropped.
+    No method raises an OSError. If the disk fails, the records that it did not take are counted as dropped,
+    and if the end of a file fails in any way, its records too.
     The first failure of a minute is logged, and the next batch tries again.
     """
 
@@ -136,7 +140,7 @@ class ModelLog:
         try:
             opened.content.finish()
             size_bytes = self._files.complete(opened.file)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 (a writer's bug; its records must not stay pending)
             self._files.discard(opened.file)
             self._counts.dropped_count += opened.record_count
             self._failed(error)
@@ -144,6 +148,7 @@ class ModelLog:
         self._counts.written_count += opened.record_count
         self._counts.file_count += 1
         self._counts.byte_count += size_bytes
+        self._sync_directory()
         self._keep_to_budget()
 
     def _add(self, batch: LoggedBatch) -> None:
@@ -156,6 +161,12 @@ class ModelLog:
     def _begun(self) -> _OpenFile:
         file = self._files.begin(self._clock.wall_ns())
         return _OpenFile(file, self._make_writer(file.descriptor), self._clock.now_ns())
+
+    def _sync_directory(self) -> None:
+        try:
+            self._files.sync_directory()
+        except OSError as error:
+            self._failed(error, "a power failure may hide the last file, which is complete")
 
     def _keep_to_budget(self) -> None:
         try:
@@ -177,7 +188,7 @@ class ModelLog:
                 "request_log_recovered", model=self._name, file=file.name, bytes=file.size_bytes
             )
 
-    def _failed(self, error: OSError) -> None:
+    def _failed(self, error: Exception, consequence: str = RECORDS_ARE_DROPPED) -> None:
         self._counts.disk_error_count += 1
         now_ns = self._clock.now_ns()
         if now_ns < self._quiet_until_ns:
@@ -187,7 +198,7 @@ class ModelLog:
             "request_log_failed",
             model=self._name,
             filename_prefix=self._target.logging.filename_prefix,
-            reason=str(error),
-            consequence="records are dropped and counted until the disk takes them again",
+            reason=str(error) if isinstance(error, OSError) else repr(error),
+            consequence=consequence,
             remedy="make room, lower disk_bytes_max, or remove the model's logging_config",
         )

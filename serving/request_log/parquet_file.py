@@ -3,6 +3,7 @@
 Imported only when a model logs to Parquet, because pyarrow is an extra (`millpond[parquet]`).
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -54,6 +55,10 @@ _RECORD_COLUMNS: Mapping[str, pa.DataType] = {
 }
 
 
+_COLUMN_ENDING = re.compile(r"\.(shape|u?int[0-9]+|halffloat|float|double|bool|binary)_*\Z")
+"""An end of a tensor's name that could be the end which a column has for its shapes or its type."""
+
+
 @dataclass(frozen=True)
 class _Tensor:
     """One tensor: its numbers as little-endian bytes of `dtype`, or its strings if `dtype` is None."""
@@ -100,7 +105,8 @@ class ParquetFiles:
     """Makes the writers of one log, which share the columns of all tensors so far.
 
     A row without a tensor has null in its column. If a tensor comes with another dtype than before, it has a
-    column of its own, whose name ends in that type.
+    column of its own, whose name ends in that type. A tensor whose own name ends like that, or like a
+    column of shapes, has `_` at the end of its column.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -176,26 +182,28 @@ class ParquetWriter:
 
     def _write_group(self) -> None:
         tables, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        # Until the first row group is written, later batches may bring columns.
-        table = pa.concat_tables(tables, promote_options="default")
         try:
+            # Until the first row group is written, later batches may bring columns.
+            table = pa.concat_tables(tables, promote_options="default")
             if self._file is None:
                 self._file = fdopen(dup(self._descriptor), "wb")
                 self._writer = ParquetFileWriter(self._file, table.schema, compression=_COMPRESSION)
             if self._writer is None:
                 raise OSError(EIO, "an earlier row group could not be written")
             self._writer.write_table(table)
-        except OSError:
+        except Exception:
+            # The rows are lost, so the file must not count as complete.
             self._give_up()
             raise
 
     def _give_up(self) -> None:
         writer, self._writer = self._writer, None
-        with suppress(OSError):
+        with suppress(Exception):
             if writer is not None:
                 writer.close()
         with suppress(OSError):
-            self._file.close()
+            if self._file is not None:
+                self._file.close()
 
 
 class _Rows:
@@ -234,7 +242,7 @@ class _Rows:
             tensor = _tensor_of(proto)
             key = (kind, name, proto.dtype)
             if key not in self._tensors:
-                column = self._column_of(f"{kind}.{name}", tensor.value_type)
+                column = self._column_of(f"{kind}.{_unambiguous(name)}", tensor.value_type)
                 # Two dtypes may have one type in Parquet, and so share a column.
                 shared = self._by_column.setdefault(column, _TensorColumn())
                 self._tensors[key] = shared
@@ -250,6 +258,14 @@ class _Rows:
         for name, columns in sorted(self._by_column.items()):
             yield name, columns.values(self.count)
             yield f"{name}.shape", columns.shapes(self.count)
+
+
+def _unambiguous(name: str) -> str:
+    """The name with one `_` more if it could end the column of another tensor's shapes or dtype.
+
+    It depends on nothing but the name, and no two names become one.
+    """
+    return f"{name}_" if _COLUMN_ENDING.search(name) else name
 
 
 def _tensor_of(proto: tensor_pb2.TensorProto) -> _Tensor:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -132,11 +133,19 @@ def test_removed_model_is_sampled_no_more(world: World):
     assert "m" in world.logs.figures()
 
 
-def test_model_that_never_logged_is_forgotten(world: World):
+def test_versions_of_a_model_that_returns_log(world: World):
     world.logs.set_models([ModelConfig(name="m", base_path="/m")])
+    held_by_version = world.logs.of("m")
     world.logs.set_models([])
     assert world.logs.figures() == {}
-    assert world.logs.of("m") is world.log(1)
+    world.logs.set_models([world.model()])
+    assert world.logs.of("m") is held_by_version is world.log()
+    assert world.log().sampling_rate == 0.5
+    world.log().put(b"of the old version")
+    world.logs.write_now()
+    world.logs.set_models([])
+    world.logs.write_now()
+    assert world.records() == [[b"of the old version"]]
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -339,6 +348,49 @@ def test_file_that_cannot_be_completed_is_counted(world: World):
     world.logs.write_now()
     assert (world.figures().disk_count, world.figures().written_count) == (2, 0)
     assert world.figures().pending_count == 0
+
+
+def test_directory_that_cannot_be_synced_drops_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    real_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real_fsync(descriptor)
+
+    world.logs.set_models([world.model(file_bytes_max=1)])
+    world.logs.write_now()
+    monkeypatch.setattr(os, "fsync", fsync)
+    with capture_logs() as lines:
+        for _ in range(2):
+            world.log().put(b"a", b"b")
+            world.logs.write_now()
+    assert world.records() == [[b"a", b"b"]] * 2
+    assert (world.figures().written_count, world.figures().disk_count) == (4, 0)
+    assert (world.figures().file_count, world.figures().disk_error_count) == (2, 2)
+    (line,) = lines
+    assert line["event"] == "request_log_failed"
+    assert "complete" in line["consequence"]
+
+
+def test_file_whose_end_fails_by_a_bug_is_counted(world: World, monkeypatch: pytest.MonkeyPatch):
+    def finish(writer: FullDisk) -> None:
+        raise ValueError("a column is longer than the others")
+
+    monkeypatch.setattr(FullDisk, "finish", finish)
+    world.logs.set_models([world.model()])
+    world.log().put(b"a", b"b")
+    world.logs.write_now()
+    descriptor_count = len(os.listdir("/proc/self/fd"))
+    world.logs.set_models([])
+    with capture_logs() as lines:
+        world.logs.write_now()
+    assert (world.figures().disk_count, world.figures().pending_count) == (2, 0)
+    assert os.listdir(world.directory) == []
+    assert len(os.listdir("/proc/self/fd")) == descriptor_count - 1
+    assert "longer than the others" in lines[0]["reason"]
 
 
 def test_file_of_a_killed_server_is_completed(world: World):

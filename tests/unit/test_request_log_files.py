@@ -1,8 +1,10 @@
 """The files of a request log: names, modes, the budget, and what a killed process left."""
 
+import errno
+import fcntl
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -72,6 +74,66 @@ def test_link_in_place_of_the_file_is_not_followed(tmp_path: Path):
     with pytest.raises(FileExistsError):
         files_of(tmp_path).begin(WALL_NS)
     assert target.read_text() == "kept"
+
+
+def test_file_system_without_locks_leaks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    descriptor_count = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No locks available"):
+        files_of(tmp_path).begin(WALL_NS)
+    assert os.listdir(tmp_path) == []
+    assert len(os.listdir("/proc/self/fd")) == descriptor_count
+
+
+def before_first_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Lets `act` run between the open of the next file and its lock."""
+    real_flock = fcntl.flock
+
+    def flock(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real_flock)
+        act()
+        real_flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def test_file_that_another_server_locks_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    locks = []
+
+    def lock_all() -> None:
+        for path in tmp_path.iterdir():
+            locks.append(path.open())
+            fcntl.flock(locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    before_first_lock(monkeypatch, lock_all)
+    descriptor_count = len(os.listdir("/proc/self/fd"))
+    file = files_of(tmp_path).begin(WALL_NS)
+    assert file.name == "ctr-20231114T221320Z-0123abcd-000002.tfrecord"
+    for lock in locks:
+        lock.close()
+    assert len(os.listdir("/proc/self/fd")) == descriptor_count + 1
+    os.close(file.descriptor)
+
+
+def test_file_that_another_server_deletes_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    before_first_lock(monkeypatch, files_of(tmp_path, "ffffffff").recover)
+    files = files_of(tmp_path)
+    file = files.begin(WALL_NS)
+    os.write(file.descriptor, b"data")
+    assert files.complete(file) == 4
+    assert os.listdir(tmp_path) == ["ctr-20231114T221320Z-0123abcd-000002.tfrecord"]
+
+
+def test_endless_loss_of_files_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def flock(descriptor: int, operation: int) -> None:
+        raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(BlockingIOError, match="take each new file"):
+        files_of(tmp_path).begin(WALL_NS)
 
 
 # --- The budget ---------------------------------------------------------------------------------

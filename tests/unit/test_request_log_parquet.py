@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,6 +122,42 @@ def test_dtypes_of_one_type_share_a_column(file: File):
     assert [row["input.x"] for row in file.rows()] == [[1.0], [2.0]]
 
 
+def test_tensor_named_like_a_shape_has_its_own_column(file: File):
+    file.writer.add(batch_of(log_of({"x": [1.0], "x.shape": [2.0, 3.0], "x.shape_": [4.0]})))
+    (row,) = file.rows()
+    assert (row["input.x"], row["input.x.shape"]) == ([1.0], [1])
+    assert (row["input.x.shape_"], row["input.x.shape_.shape"]) == ([2.0, 3.0], [2])
+    assert (row["input.x.shape__"], row["input.x.shape__.shape"]) == ([4.0], [1])
+
+
+def test_tensor_named_like_a_dtype_has_its_own_column(file: File):
+    file.writer.add(batch_of(log_of({"x": np.float32(1)})))
+    file.writer.add(batch_of(log_of({"x": np.int64(2), "x.int64": np.int64(3)})))
+    row = file.rows()[1]
+    assert (row["input.x.int64"], row["input.x.int64_"]) == ([2], [3])
+
+
+# Each type of a column that a tensor may have.
+COLUMN_VALUES = [
+    *(np.zeros(1, dtype) for dtype in "bhilBHILefd?"),
+    np.zeros(1, ml_dtypes.bfloat16),
+    np.zeros(1, np.complex64),
+    np.array([b"s"], object),
+]
+
+
+@pytest.mark.parametrize("value", COLUMN_VALUES, ids=lambda value: value.dtype.name)
+def test_each_type_of_column_is_a_known_ending(file: File, value: Any):
+    other = np.zeros(1, np.float64 if value.dtype != np.float64 else np.float32)
+    file.writer.add(batch_of(log_of({"x": other}), log_of({"x": value})))
+    (ending,) = [
+        name.removeprefix("input.x")
+        for name, values in file.rows()[1].items()
+        if name.startswith("input.x") and not name.endswith(".shape") and values is not None
+    ]
+    assert parquet_file._unambiguous(f"y{ending}") == f"y{ending}_"
+
+
 @pytest.mark.parametrize(
     ("values", "stored"),
     [
@@ -180,6 +217,21 @@ def test_full_disk_is_an_error_of_add_and_of_finish(monkeypatch: pytest.MonkeyPa
     with pytest.raises(OSError, match="could not be written"):
         writer.finish()
     os.close(descriptor)
+
+
+def test_rows_that_pyarrow_refuses_end_the_file(file: File, monkeypatch: pytest.MonkeyPatch):
+    def concat_tables(tables: object, **options: object) -> None:
+        raise pa.ArrowInvalid("no such table")
+
+    assert file.writer.add(batch_of(log_of({"x": 1.0})))
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet_file, "ROW_GROUP_BYTES", 1)
+        assert file.writer.add(batch_of(log_of({"x": 2.0})))
+        patch.setattr(pa, "concat_tables", concat_tables)
+        with pytest.raises(pa.ArrowInvalid):
+            file.writer.add(batch_of(log_of({"x": 3.0})))
+    with pytest.raises(OSError, match="could not be written"):
+        file.writer.finish()
 
 
 def test_full_disk_at_the_end_is_an_error():
