@@ -22,9 +22,9 @@ _LACKS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 class Acceptor(Generic[AnyConnection]):
     """Accepts the connections of one event loop's listeners, on the loop's thread.
 
-    Accepts one connection in each turn of the loop, so that the loop reads the requests of earlier
-    connections before it accepts many more. asyncio's own server accepts up to 1,024 connections in one
-    turn. Then a limit on connections would close some of them before their requests were read.
+    Accepts one connection in each turn of the loop, so that the loop reads the requests of earlier connections
+    before it accepts many more. asyncio's own server accepts up to 1,024 connections in one turn. With that
+    server, a limit on connections closes some of them before their requests are read.
     """
 
     def __init__(

@@ -81,9 +81,10 @@ class Phase(Enum):
 class GuardedConnection(HttpToolsProtocol):
     """One connection, on one loop's thread. Refuses with 400, 408, 431, 501 or 503, and then closes.
 
-    If there are too many connections, a new connection replaces the connection that has been idle longest,
-    except one whose first request may be on its way. If no connection is idle, it replaces the connection
-    whose body comes slowest. If there is no such connection either, the new connection gets a 503.
+    If there are too many connections, a new connection replaces the connection that has been idle longest. A
+    connection whose first request may be on its way does not count as idle here. If no connection is idle, the
+    new connection replaces the connection whose body comes slowest. If there is no such connection either, the
+    new connection gets a 503.
 
     Requests are answered in their order, also if a client sends many before it reads (pipelining). A
     refusal comes after the answers to the requests before it. Upgrade is ignored (RFC 9110, 7.8).
@@ -515,7 +516,7 @@ def connection_class(
 def make_place(connections: Iterable[asyncio.Protocol], count_max: int) -> bool:
     """Closes a connection if there are `count_max`: the longest idle one, or else the one with the slowest body.
 
-    Returns False if there is neither, so that there is no place for one more.
+    Returns False if no connection can be closed. Then there is no place for one more.
     """
     present = [
         connection

@@ -1,6 +1,6 @@
 """Limits the connections of HTTP by the process's file descriptors.
 
-Without the limit, clients could take the descriptors that probes and calls to servers need.
+The limit keeps clients from taking the descriptors that probes and calls to servers need.
 """
 
 import resource

@@ -25,8 +25,8 @@ METRICS_PATH = "/metrics"
 CALL_KINDS = ("report", "grant")
 SERVER_STATES = ("live", "draining", "unknown", "lost")
 
-# The bucket edges in seconds. A decision on one server at rest is in the first bucket, and a decision on a wave
-# of 10,000 servers with a slow disk is in the last.
+# The bucket edges in seconds. A decision on one server at rest is in the first bucket. A decision on a wave of
+# 10,000 servers with a slow disk is in the last bucket.
 _DECISION_EDGES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _MS_PER_SECOND = 1_000
 

@@ -1,8 +1,8 @@
 """The door for the operators of a fleet: a UNIX socket that only the coordinator's user can open.
 
-Every client that reaches the HTTP of a coordinator may read the status, the registry and the metrics. A
-request that would change the fleet is refused unless it comes through this door. If the configuration gives
-the door a TCP address, each client that reaches that address may operate the fleet.
+Every client that reaches the HTTP of a coordinator may read the status, the registry and the metrics. Requests
+that change the fleet must come through this door. If the configuration gives the door a TCP address, each
+client that reaches that address may operate the fleet.
 """
 
 import os

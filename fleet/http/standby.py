@@ -29,9 +29,9 @@ class StandbyGate:
 
     Each coordinator answers for its own health and metrics.
 
-    A request that was passed on once is refused, so that two coordinators that take each other for the leader
-    do not pass it on forever. If the operators' door is a UNIX socket, operations are not passed on, because
-    the leader takes operations only from its own user.
+    A request that was passed on before is refused, because two coordinators may take each other for the leader,
+    and pass it on forever. If the operators' door is a UNIX socket, operations are not passed on, because the
+    leader takes operations only from its own user.
     """
 
     def __init__(

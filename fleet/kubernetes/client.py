@@ -133,7 +133,7 @@ class OfficialClient:
                 allow_watch_bookmarks=True,
                 timeout_seconds=seconds,
                 _preload_content=False,
-                # Without this deadline, a watch whose connection is cut would never end.
+                # This deadline ends a watch whose connection is cut.
                 _request_timeout=(OBJECT_SECONDS, seconds + _SILENT_SECONDS),
             )
             try:

@@ -44,7 +44,7 @@ class FleetLead:
         self._engine = engine
         self._membership: Membership | None = None
         self._has_looked = False
-        # Held while a report is taken and while the servers change, so that no report is taken for that of
+        # Held while a report is taken and while the servers change. So no report is taken for the report of
         # another server with the same name.
         self._members_lock = threading.Lock()
         self._targets: Mapping[str, str] = {}
@@ -97,7 +97,7 @@ class FleetLead:
         try:
             self._engine.place.act(self.coordinator)
             self._follow()
-            # Before the servers are known, a decision would take the fleet for empty.
+            # Decides only once the servers are known. Before that, the fleet looks empty.
             if self._membership is not None:
                 self.coordinator.step()
         except Unavailable:

@@ -317,7 +317,7 @@ def _no_cluster(address: str, error: Exception) -> FailedPrecondition:
 
 
 def _check_reachable(address: str) -> None:
-    """Raises FailedPrecondition if nothing listens at HOST:PORT, because Ray would try for many minutes."""
+    """Raises FailedPrecondition if nothing listens at HOST:PORT, because Ray itself tries for many minutes."""
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator or not port.isdecimal():
         return

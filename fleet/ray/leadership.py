@@ -10,8 +10,8 @@ STATE_KEY = "state"
 class RayLeadership:
     """A `Leadership` that begins the next term of the fleet at once, and leads until a later term begins.
 
-    A process never begins a second term. A later term means that Ray has started another actor in place of
-    this one, and two actors would end each other's terms again and again.
+    A process never begins a second term, because two actors would end each other's terms again and again. A
+    later term means that Ray has started another actor in place of this one.
     """
 
     def __init__(self, store: KeyValueStore, clock: Clock) -> None:

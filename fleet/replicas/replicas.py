@@ -1,7 +1,7 @@
 """The servers that a coordinator starts on the nodes of a cluster, as values.
 
 A *replica* is a server of one model on one node. Each start of its process is a *launch* with a number of its
-own, so that a new process is never taken for the one before. The phases of a replica:
+own. So a new process is never taken for the process before it. The phases of a replica:
 
 UP: the replica should run. If its process ends, it is launched again: on its node, or on another node if its
     own is gone.

@@ -52,7 +52,7 @@ class Ends:
         """Adds the *lost* servers that have the version, or may have taken its grant.
 
         Call it before this step takes slots back. A server may be lost before it has reported that it took a
-        grant, and then only its slot shows that it may have the version.
+        grant. Then only its slot shows that it may have the version.
         """
         view = trial.view
         lost = {
@@ -99,8 +99,8 @@ class Ends:
     def noted_failures(self, trial: Trial, late: frozenset[str]) -> FleetRollout:
         """Adds the servers of the first four rows to the failed servers, and removes them from the members.
 
-        Also removes members that have left the fleet. A member that was drained or cut off and is back stays
-        a member, with its new incarnation.
+        Also removes members that have left the fleet. A member that was drained or cut off stays a member when
+        it is back, with its new incarnation.
         """
         rollout, view, not_at_fault = trial.rollout, trial.view, self.not_at_fault
         failed = {

@@ -16,12 +16,12 @@ The old version needs this many requests too, because its share of failed reques
 
 
 def failure_verdict(trial: Trial, comparison: Comparison) -> GateVerdict | None:
-    """The verdict on a version that fails too often; None if it does not, or not yet.
+    """The verdict on a version that fails too often; None if the version has not failed too often yet.
 
-    The requests of an earlier wave are also judged at its end (`comparison.py`), but those of the last wave
-    are not. So at the end of the last wave two failures are enough if more than half of the requests failed.
-    A first version is never stopped here, because servers have no version to go back to. A version that an
-    operator has promoted is never stopped here either.
+    The requests of an earlier wave are also judged at its end (`comparison.py`), but the requests of the last
+    wave are not. So at the end of the last wave two failures are enough if more than half of the requests
+    failed. A first version is never stopped here, because servers have no version to go back to. A version that
+    an operator has promoted is never stopped here either.
     """
     if not _is_judged(trial, comparison):
         return None

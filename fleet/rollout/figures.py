@@ -1,7 +1,7 @@
 """The requests of a version as counts that can be added over servers and subtracted over time.
 
-The quantiles of single servers cannot be averaged. But their counts by latency can be added, and the quantile
-of the sum is the quantile of all requests, to within the width of a bucket.
+The quantiles of single servers cannot be averaged. But their counts by latency can be added. The quantile of
+the sum is the quantile of all requests, to within the width of a bucket.
 """
 
 from bisect import bisect_left

@@ -170,9 +170,9 @@ def _version_due(step: ModelStep, server: str, report: ModelReport) -> int | Non
 def _stable_for(state: ModelState, report: ModelReport) -> int | None:
     """The version that a server outside the rollout should have: the stable version.
 
-    A server that cannot load the stable version gets an earlier one: the version that it serves, or else the
-    version that was stable before. Otherwise such a server would serve nothing after its next start. Without
-    a stable version, each server keeps the version that it answers with.
+    A server that cannot load the stable version gets an earlier one, so that it still serves after its next
+    start. That is the version that it serves, or else the version that was stable before. Without a stable
+    version, each server keeps the version that it answers with.
     """
     stable = state.stable
     if stable is None:

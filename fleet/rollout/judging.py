@@ -94,7 +94,7 @@ def _is_over(step: ModelStep, name: str, slot: Slot) -> bool:
 def _with_returned(step: ModelStep) -> ModelStep:
     """Gives a slot to each server that was lost, is back, and still loads the version.
 
-    The time of a load is counted from its slot, so without a slot the load would never count as late.
+    A load needs a slot to count as late, because its time is counted from the slot.
     """
     trial = step.trial
     if trial is None:
@@ -211,7 +211,7 @@ def _refused(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelStep:
 
 
 def _in_next_wave(step: ModelStep, trial: Trial, verdict: GateVerdict) -> ModelStep:
-    """Begins the next wave. Skips waves that would have no more servers than this one."""
+    """Begins the next wave. Skips waves that have no more servers than this one."""
     settings, fleet_size, index = step.settings, step.view.fleet_size, trial.rollout.wave_index + 1
     while not settings.is_last(index) and settings.quota(index, fleet_size) <= trial.quota:
         index += 1

@@ -1,7 +1,7 @@
 """The decisions of a fleet that must outlive its coordinator, as values, and their JSON.
 
-The state has only what the reports of servers cannot show. The coordinator writes it before it sends a grant
-that follows from it, so a coordinator that starts again never knows less than its servers.
+The state has only what the reports of servers cannot show. The coordinator writes the state before it sends a
+grant that follows from it. So a coordinator that starts again never knows less than its servers.
 """
 
 import json

@@ -15,8 +15,8 @@ from fleet.rollout.wave_settings import WaveSettings
 class WaveId(NamedTuple):
     """Identifies a wave: by the order with which its rollout began, and the index of the wave.
 
-    The version cannot identify a rollout, because an operator may abort and allow a version, and then it has
-    another rollout.
+    The version cannot identify a rollout, because a version that an operator aborts and then allows has another
+    rollout.
     """
 
     since_order: int

@@ -31,8 +31,8 @@ WARNED_LENGTH_MAX = 500
 def noted_warnings(trial: Trial, rollout: FleetRollout) -> FleetRollout:
     """Notes in the rollout on which servers a gate has warned about the version.
 
-    `rollout` is the rollout of the trial after its failed servers were noted. A warning stays noted also if
-    its server reports it no more, because a server that has restarted has no predecessor to compare with.
+    `rollout` is the rollout of the trial after its failed servers were noted. A warning stays noted even if its
+    server reports it no more, because a restarted server has no predecessor to compare with.
     """
     warned, is_doubtful = dict(rollout.warned), rollout.is_doubtful
     alone, excused = set(rollout.warned_alone), set(rollout.excused)
