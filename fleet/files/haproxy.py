@@ -50,8 +50,8 @@ class HaproxySettings:
 
     # The address of all models.
     bind: str = "127.0.0.1:8600"
-    # By model, its own address. If this is not empty, it replaces `bind`, and clients cannot reach other
-    # models over HAProxy.
+    # The address of each model. If there are any, they replace `bind`, and clients cannot reach other models
+    # over HAProxy.
     binds: Mapping[str, str] = field(default_factory=dict)
     # A UNIX socket for statistics, over which a new process also takes the listeners of the old process.
     stats_socket: str = "/run/haproxy/millpond.sock"

@@ -260,7 +260,7 @@ class HttpServer:
     def _start_thread(self, name: str, run: Callable[[threading.Event], None]) -> None:
         """Starts a thread, and returns once its loop runs."""
         is_up = threading.Event()
-        # A daemon, because a handler that never returns must not keep the process from ending.
+        # A daemon, so that a handler that never returns does not keep the process alive.
         self._threads.append(threading.Thread(target=run, args=(is_up,), name=name, daemon=True))
         self._threads[-1].start()
         is_up.wait()

@@ -22,7 +22,8 @@ _log = structlog.get_logger(__name__)
 class Events:
     """Queues Events for changes and grants. Another thread posts them by `post_next`.
 
-    An Event is dropped if it cannot be posted, or if the queue is full, because only people read it.
+    An Event is dropped if it cannot be posted or the queue is full. This does no harm, because only people
+    read Events.
     """
 
     def __init__(

@@ -160,7 +160,7 @@ class Coordinator:
         lost_at_ns = now_ns - round(self._settings.lost_seconds * NS_PER_SECOND) - 1
         with self._lock:
             before = self._sightings
-            # The servers that were there before. Any other name is that of a new server.
+            # The servers that were there before. Any other name belongs to a new server.
             same = {
                 name
                 for name in before.keys() & {*names}

@@ -191,7 +191,7 @@ class ServerLinks:
 
     def _submit(self, key: _CallKey) -> None:
         with self._lock:
-            # A server that does not report in time does not count as prompt for grants either.
+            # A server must report in time to count as prompt for grants too.
             is_patient = key in self._delays or _CallKey(key.server) in self._delays
             if key in self._running or (key, is_patient) in self._queued:
                 return

@@ -219,7 +219,7 @@ def _as_errors_of_the_store() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Ray has no type for this error. It means a new cluster, because a store in Redis keeps its id when it
+        # Ray has no type for this error. The error means a new cluster, because a store in Redis keeps its id when it
         # comes back.
         kind = AnotherCluster if "WrongClusterID" in str(error) else OSError
         raise kind(f"Ray's key-value store does not answer: {error}") from error

@@ -105,7 +105,7 @@ class Passage:
         to_writer.close()
 
     async def _operator_head(self, reader: asyncio.StreamReader) -> bytes:
-        """Reads the request line, and adds a header with the token. Raises Unavailable without a whole line."""
+        """Reads the request line, and adds a header with the token. Raises Unavailable if no whole line comes."""
         token = await asyncio.to_thread(self._fleet().operator_token)
         try:
             line = await reader.readuntil(b"\r\n")

@@ -2,7 +2,7 @@
 
 Ray starts its workers with nice 15, and makes them the first that the kernel kills if memory runs out. Their
 child processes inherit both. A server needs nice 0, because it gives some of its own threads a lower priority
-than those that answer requests.
+than the threads that answer requests.
 """
 
 import os

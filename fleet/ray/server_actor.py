@@ -94,7 +94,7 @@ class ServerActor:
         Raises Unavailable, with the end of the server's log, if the server does not listen in time.
         """
         take_usual_priority()
-        # Ray sets this variable to limit the threads of its workers. It must not limit those of the server.
+        # Ray limits the threads of its workers by this variable, which must not limit the server.
         os.environ.pop("OMP_NUM_THREADS", None)
         self._host = node_address()
         if log_path:

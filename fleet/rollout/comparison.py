@@ -40,8 +40,8 @@ class Comparison:
 
     # The wave whose requests are compared; None before the first look.
     wave: WaveId | None = None
-    # By server, the baseline of the new version; None before the first member serves it. In the last wave it
-    # lists the servers that already had the new version when the wave began.
+    # By server, the baseline of the new version; None before the first member serves it. In the last wave
+    # this lists the servers that already had the new version when the wave began.
     members: Mapping[str, Baseline] | None = None
     # By server, the baseline of the stable version on each control.
     controls: Mapping[str, Baseline] = field(default_factory=dict)

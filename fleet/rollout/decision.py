@@ -16,7 +16,7 @@ takes the reports into the state, and `granting.py` decides which servers swap n
   server gives its slot back when its report shows the end of the load. A lost server gives its slot back too,
   because it may never return. So after a cut of the network, lost servers may still swap while other servers
   have their slots. When the lost servers return, no slot is given until the number of swaps is below the
-  limit again. A withdrawn load that does not end counts no longer after twice `load_seconds_max`.
+  limit again. A withdrawn load that does not end counts only for twice `load_seconds_max`.
 - **A server that serves nothing needs no slot**, because waiting makes nothing better. A server with a version
   that it must not serve needs no slot either.
 - **One server holds nothing up.** A rollout begins only with a version that two servers have, because one

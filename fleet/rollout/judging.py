@@ -120,8 +120,8 @@ def _adopted(step: ModelStep) -> ModelStep:
     """Chooses a stable version if the fleet has none: the version that most servers answer with.
 
     A rollout of a first version may have begun before reports showed that most servers already had a
-    version. The version that they had becomes stable, and the rollout goes on beside it. If it is the
-    rollout's own version, the rollout ends.
+    version. That version becomes stable, and the rollout goes on beside it. If that version is the
+    rollout's own, the rollout ends.
     """
     state, view, trial = step.state, step.view, step.trial
     if state.stable is not None or not view.is_complete:

@@ -70,8 +70,8 @@ class Trial:
     def kept_for_last_wave(self) -> frozenset[str]:
         """The servers that may not join before the last wave, because they cannot have the stable version.
 
-        Such a server may be unable to load any version, so its failure would say nothing about this version. If
-        all servers that could try the version are such servers, none of them is kept back.
+        Such a server may be unable to load any version, so its failure would say nothing about this version. No
+        server is kept back if only such servers could try the version.
         """
         if self.stable is None:
             return frozenset()

@@ -21,7 +21,7 @@ class ModelView:
     # The servers that have not reported for `lost_seconds`, with their last reports on the model; None if a
     # server has never reported.
     lost: dict[str, ModelReport | None] = field(default_factory=dict)
-    # The servers that have not reported to this coordinator yet, but are not lost either.
+    # The servers that have not reported to this coordinator yet, and are not lost.
     unknown: set[str] = field(default_factory=set)
     # The whole reports of the live servers.
     servers: dict[str, ServerReport] = field(default_factory=dict)
