@@ -35,6 +35,8 @@ TableClaim::TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const
       bytes_(wish.bytes),
       row_count_(wish.bytes / claimed.table->row_bytes),
       former_contents_(std::move(claimed.former_contents)),
+      former_row_bytes_(claimed.former_row_bytes),
+      former_log_capacity_(claimed.former_log_capacity),
       hold_(std::make_shared<TableHold>(store_, claimed.table)) {
   resident_bytes_ = is_writable() ? std::min(bytes_, table_->slab->ResidentBytes()) : wish.bytes;
 }
@@ -43,6 +45,8 @@ TableClaim::~TableClaim() {
   if (!is_writable() || has_written_) return;
   const std::lock_guard lock(store_->mutex_);
   table_->state.contents = former_contents_;
+  table_->row_bytes = former_row_bytes_;
+  table_->log_capacity = former_log_capacity_;
 }
 
 std::byte* TableClaim::Entry(size_t index) const {
@@ -131,6 +135,8 @@ TableClaim::Claimed TableStore::ClaimStored(const TableWish& wish, Slabs* unusab
     if (is_shared || !table.slab->is_sealed() || table.slab->Unseal().ok()) {
       ++table.state.holder_count;
       if (!is_shared) claimed.former_contents = std::exchange(table.state.contents, "");
+      claimed.former_row_bytes = table.row_bytes;
+      claimed.former_log_capacity = table.log_capacity;
       claimed.table = &table;
       return claimed;
     }

@@ -144,6 +144,8 @@ class TableClaim {
     StoredTable* table = nullptr;
     TableChoice choice;
     std::string former_contents;
+    size_t former_row_bytes = 0;
+    size_t former_log_capacity = 0;
   };
 
   TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const TableWish& wish);
@@ -157,7 +159,10 @@ class TableClaim {
   const std::string contents_;  // that the load wants
   const size_t bytes_;
   const size_t row_count_;
-  const std::string former_contents_;  // to be put back if nothing is written
+  // To be put back if nothing is written.
+  const std::string former_contents_;
+  const size_t former_row_bytes_;
+  const size_t former_log_capacity_;
   size_t resident_bytes_ = 0;
   bool has_written_ = false;
   bool has_lost_contents_ = false;

@@ -23,17 +23,12 @@ std::shared_ptr<pjrt::Accelerator> MakeAccelerator(const nb::str& plugin, float 
   }));
 }
 
-pjrt::AcceleratorMemory Memory(const pjrt::Accelerator& accelerator) {
-  return ValueOrThrow(WithoutGil([&] { return accelerator.Memory(); }));
-}
-
 }  // namespace
 
 void RegisterAccelerator(nb::module_& module) {
   nb::class_<pjrt::Accelerator>(module, "Accelerator", nb::is_final())
       .def(nb::new_(&MakeAccelerator), nb::arg("plugin"), nb::arg("memory_fraction"))
-      .def_prop_ro("description", &pjrt::Accelerator::description)
-      .def("memory", &Memory);
+      .def_prop_ro("description", &pjrt::Accelerator::description);
 }
 
 }  // namespace millpond::python

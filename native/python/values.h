@@ -179,15 +179,6 @@ struct ValueClass<tf::AcceleratedSignature> {
 };
 
 template <>
-struct ValueClass<pjrt::AcceleratorMemory> {
-  using Value = pjrt::AcceleratorMemory;
-  static constexpr auto kModule = "serving.data_plane.loads";
-  static constexpr char kName[] = "AcceleratorMemory";
-  static constexpr auto kFields = std::tuple{Field{"used_bytes", &Value::used_bytes},
-                                             Field{"limit_bytes", &Value::limit_bytes}};
-};
-
-template <>
 struct ValueClass<servable::BatchSettings> {
   using Value = servable::BatchSettings;
   static constexpr auto kModule = "serving.data_plane.loads";

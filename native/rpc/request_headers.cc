@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "native/base/ascii_text.h"
 #include "native/rpc/grpc_text.h"
 
 namespace millpond::rpc {
@@ -52,7 +53,7 @@ bool RequestHeaders::Add(std::string_view name, std::string_view value) {
 // HTTP/2 has the host as a pseudo-header, and a client may send both (RFC 9113, 8.3.1).
 void RequestHeaders::AddHost(std::string_view value) {
   const auto host = FindMetadata("host");
-  has_two_hosts_ = has_two_hosts_ || (host && *host != value);
+  has_two_hosts_ = has_two_hosts_ || (host && !base::EqualWithoutCase(*host, value));
   if (!host) AddMetadata("host", value);
 }
 

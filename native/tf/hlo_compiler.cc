@@ -1,5 +1,6 @@
 #include "native/tf/hlo_compiler.h"
 
+#include <charconv>
 #include <map>
 #include <unordered_set>
 #include <utility>
@@ -81,7 +82,16 @@ StatusOr<Source> FindSource(const std::map<std::string, Node*>& nodes, const std
   const size_t colon = tensor.find(':');
   const auto node = nodes.find(tensor.substr(0, colon));
   if (node == nodes.end()) return base::NotFound("the graph has no tensor '" + tensor + "'");
-  return Source{node->second, colon == std::string::npos ? 0 : std::stoi(tensor.substr(colon + 1))};
+  Source source{node->second, 0};
+  if (colon != std::string::npos) {
+    const char* const end = tensor.data() + tensor.size();
+    const auto read = std::from_chars(tensor.data() + colon + 1, end, source.output);
+    if (read.ec != std::errc() || read.ptr != end) source.output = -1;
+  }
+  if (source.output < 0 || source.output >= source.node->num_outputs()) {
+    return base::NotFound("the graph has no tensor '" + tensor + "'");
+  }
+  return source;
 }
 
 // Adds a node that is the argument or the result `index` of the function.
@@ -275,9 +285,17 @@ StatusOr<HloProgram> HloCompiler::Translate(int64_t rows) const {
   for (size_t i = 0; i < result.outputs.size(); ++i) {
     const auto sizes = result.outputs[i].shape.dim_sizes();
     program.output_dims.emplace_back(sizes.begin(), sizes.end());
+    const tensor::TensorSpec& output = state_->signature.outputs[i];
     if (result.outputs[i].is_constant || sizes.empty() || sizes[0] != rows) {
-      return Status(base::Code::kUnimplemented, "output '" + state_->signature.outputs[i].name +
-                                                    "' has not as many rows as the inputs");
+      return Status(base::Code::kUnimplemented,
+                    "output '" + output.name + "' has not as many rows as the inputs");
+    }
+    // A run makes its outputs by the signature, which may say something else than the graph.
+    if (result.outputs[i].shape != ShapeFor(output, rows)) {
+      return Status(base::Code::kUnimplemented,
+                    "output '" + output.name + "' is " + tensor::DescribeTensor(output) +
+                        " by the signature, and has the shape " +
+                        result.outputs[i].shape.DebugString() + " by the graph");
     }
   }
   // Equal programs have equal bytes, because an executable is found by them.

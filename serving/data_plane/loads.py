@@ -132,15 +132,6 @@ class MissingKernel:
 
 
 @dataclass(frozen=True)
-class AcceleratorMemory:
-    """The memory of an accelerator, as its plugin counts it."""
-
-    used_bytes: int
-    limit_bytes: int | None
-    """The most that this process may take there; None if the plugin does not say."""
-
-
-@dataclass(frozen=True)
 class AcceleratedSignature:
     """A signature of a version that has an accelerator, and whether it runs there."""
 
@@ -158,9 +149,6 @@ class Accelerator(Protocol):
     @property
     def description(self) -> str:
         """The plugin, its version and the device, like "xla_cuda_plugin.so (API 0.115) …, NVIDIA H200"."""
-
-    def memory(self) -> AcceleratorMemory:
-        """Asks the plugin. Raises UNIMPLEMENTED if it does not count."""
 
 
 class BatchSlots(Protocol):

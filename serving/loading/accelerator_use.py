@@ -1,5 +1,7 @@
 """The use of an accelerator by the loads of all models."""
 
+import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -31,6 +33,25 @@ def cuda_plugin_path() -> str:
         "--accelerator=cuda needs the package jax-cuda13-pjrt: pip install 'millpond[cuda13]', or give the "
         "path of a plugin as --accelerator=pjrt:PLUGIN.so"
     )
+
+
+def make_cache_directory(directory: str) -> None:
+    """Makes the directory of compiled programs, with mode 0700, or checks the one that is there.
+
+    The server runs what lies there. Raises InvalidConfig if anyone else may write to it.
+    """
+    try:
+        Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = os.stat(directory)
+    except OSError as error:
+        raise InvalidConfig(
+            f"--accelerator_cache_directory={directory} cannot be made: {error.strerror}"
+        ) from error
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InvalidConfig(
+            f"--accelerator_cache_directory={directory} belongs to another user, or others may write to it, and "
+            f"the server would run their programs; run `chmod go-w {directory}`, or name another directory"
+        )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,11 @@ from serving.data_plane.loads import SlabPool
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import Servable
 from serving.data_plane.status_errors import statuses_as_errors
-from serving.loading.accelerator_use import AcceleratorUse, cuda_plugin_path
+from serving.loading.accelerator_use import (
+    AcceleratorUse,
+    cuda_plugin_path,
+    make_cache_directory,
+)
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.background_work import BackgroundWork
 from serving.loading.batch_records import BatchRecords
@@ -99,7 +103,7 @@ def _make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
         )
     _log.info("accelerator_opened", accelerator=accelerator.description)
     if config.accelerator_cache_directory:
-        Path(config.accelerator_cache_directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_cache_directory(config.accelerator_cache_directory)
     return AcceleratorUse(
         accelerator=accelerator,
         rows=config.accelerator_rows,

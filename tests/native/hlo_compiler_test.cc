@@ -94,6 +94,31 @@ TEST(HloCompiler, AnOpenDimensionIsNamed) {
       << program.status().message();
 }
 
+TEST(HloCompiler, AnOutputOfAnotherShapeThanDeclaredIsRefused) {
+  for (const std::vector<int64_t>& declared :
+       {std::vector<int64_t>{-1, 2}, std::vector<int64_t>{-1, 4}, std::vector<int64_t>{-1}}) {
+    SavedModelFiles files = RowModel(2);
+    auto& signature = (*files.meta_graph().mutable_signature_def())["serving_default"];
+    signature.mutable_outputs()->at("y").mutable_tensor_shape()->clear_dim();
+    DeclareShapes({}, declared, &files);
+    const auto program = Translate(files, 4);
+    EXPECT_EQ(program.status().code(), base::Code::kUnimplemented);
+    EXPECT_NE(program.status().message().find("by the graph"), std::string::npos)
+        << program.status().message();
+  }
+}
+
+TEST(HloCompiler, ATensorThatTheGraphLacksIsNamed) {
+  for (const char* const name : {"y:", "y:x", "y:1", "y:-1", "z:0", "y:99999999999"}) {
+    SavedModelFiles files = RowModel(2);
+    auto& signature = (*files.meta_graph().mutable_signature_def())["serving_default"];
+    signature.mutable_outputs()->at("y").set_name(name);
+    const auto program = Translate(files, 4);
+    EXPECT_EQ(program.status().code(), base::Code::kNotFound) << name;
+    EXPECT_NE(program.status().message().find(name), std::string::npos);
+  }
+}
+
 TEST(HloCompiler, AnOutputWithoutTheRowsIsRefused) {
   SavedModelFiles files;
   files.AddPlaceholder("x", tensorflow::DT_FLOAT, {-1});

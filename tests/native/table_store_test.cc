@@ -366,6 +366,21 @@ TEST(TableStoreThreads, NobodySharesATableThatIsWritten) {
   EXPECT_EQ(store->Statistics().held_count, 0);
 }
 
+// The log of replaced rows is read with the size of its own rows.
+TEST_F(TableStoreTest, AnUnwrittenClaimOfOtherRowsChangesNothing) {
+  Loaded("a", {1, 2});
+  {
+    const auto other = std::move(
+        store_->Claim({"m", "b", kTableBytes, /*is_written=*/true}, 4 * kRowBytes).value());
+    ASSERT_EQ(other->use(), TableUse::kOverwrite);
+  }
+  Load next = NewLoad("a");
+  EXPECT_EQ(next.claim().use(), TableUse::kUndo);
+  EXPECT_EQ(next.claim().changed_row_count(), 2);
+  next.Restore();
+  ExpectIntact(next.Finish());
+}
+
 TEST_F(TableStoreTest, MemoryOfOtherRowsIsOverwritten) {
   Loaded("a", {1});
   auto claim =

@@ -11,7 +11,11 @@ from serving.base.errors import FailedPrecondition, InvalidConfig
 from serving.core.servable import ServableId
 from serving.data_plane.loads import AcceleratedSignature
 from serving.loading import accelerator_use
-from serving.loading.accelerator_use import AcceleratorUse, cuda_plugin_path
+from serving.loading.accelerator_use import (
+    AcceleratorUse,
+    cuda_plugin_path,
+    make_cache_directory,
+)
 from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane
 from tests.unit.fakes.errors import StatusError
 
@@ -76,3 +80,20 @@ def test_the_plugin_of_cuda_is_found_in_its_package(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(accelerator_use, "_CUDA_PACKAGE", "a_fake_cuda_package")
     assert cuda_plugin_path() == str(package / "xla_cuda_plugin.so")
+
+
+def test_a_cache_directory_is_for_the_server_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "a" / "programs"
+    make_cache_directory(str(directory))
+    assert directory.stat().st_mode & 0o777 == 0o700
+    make_cache_directory(str(directory))
+    for mode in (0o777, 0o770, 0o1777):
+        directory.chmod(mode)
+        with pytest.raises(InvalidConfig, match="chmod go-w"):
+            make_cache_directory(str(directory))
+
+
+def test_a_cache_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidConfig, match="cannot be made"):
+        make_cache_directory(str(tmp_path / "file"))

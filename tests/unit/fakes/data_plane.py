@@ -8,7 +8,6 @@ from pathlib import Path
 from serving.core.servable import ServableId
 from serving.data_plane.loads import (
     AcceleratedSignature,
-    AcceleratorMemory,
     BatchSettings,
     MemoryPlan,
     MissingKernel,
@@ -196,14 +195,11 @@ class FakePlane:
 
 @dataclass(frozen=True)
 class FakeAccelerator:
-    """`_native.Accelerator`: an accelerator that counts no memory."""
+    """`_native.Accelerator`."""
 
     plugin: str = "plugin.so"
     memory_fraction: float = 1.0
     description: str = "fake plugin (API 0.1) fake 1, Fake"
-
-    def memory(self) -> AcceleratorMemory:
-        return AcceleratorMemory(used_bytes=0, limit_bytes=None)
 
 
 @dataclass

@@ -1,0 +1,126 @@
+#include "native/tf/accelerated_runner.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "native/pjrt/plugin.h"
+#include "native/tf/tensor_storage.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tests/native/fake_pjrt_plugin.h"
+
+namespace millpond::tf {
+namespace {
+
+using tensorflow::Tensor;
+
+constexpr float kFactor = 3;  // of the program
+constexpr float kHostAnswer = -1;
+
+// The CPU: counts its runs, and answers each with one number.
+class CountingRunner final : public SignatureRunner {
+ public:
+  explicit CountingRunner(int* run_count) : run_count_(run_count) {}
+  const base::Status& made() const override { return made_; }
+  base::Status Prepare(const tensor::OutputSet&) const override { return {}; }
+  base::Status Run(const tensor::OutputSet&, const tensor::TensorList&,
+                   tensor::TensorList* result) const override {
+    ++*run_count_;
+    result->storage().tensors = {Tensor(kHostAnswer)};
+    return {};
+  }
+
+ private:
+  const base::Status made_;
+  int* const run_count_;
+};
+
+tensor::TensorSpec FloatRows(const char* name) {
+  tensor::TensorSpec spec;
+  spec.name = name;
+  spec.dtype = tensorflow::DT_FLOAT;
+  spec.is_rank_known = true;
+  spec.dims = {tensor::TensorSpec::kUnknownSize};
+  return spec;
+}
+
+class AcceleratedRunnerTest : public ::testing::Test {
+ protected:
+  AcceleratedRunnerTest() {
+    controls_ = reinterpret_cast<FakePjrtControls* (*)()>(
+        dlsym(dlopen(FAKE_PJRT_PLUGIN, RTLD_NOW), "FakePjrtControlsOf"))();
+    *controls_ = {};
+    signature_.name = "serving_default";
+    signature_.inputs = {FloatRows("x")};
+    signature_.outputs = {FloatRows("y")};
+    const auto accelerator =
+        pjrt::Accelerator::Make(pjrt::Plugin::Open(FAKE_PJRT_PLUGIN).value(), {}).value();
+    std::shared_ptr<const pjrt::DeviceParameters> parameters =
+        std::move(pjrt::DeviceParameters::Upload(
+                      accelerator, {pjrt::HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor}})
+                      .value());
+    const pjrt::RowProgram::RowType row = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
+    program_ = std::make_unique<pjrt::RowProgram>(parameters, std::vector<size_t>{0},
+                                                  std::vector{row}, std::vector{row});
+    EXPECT_TRUE(program_->AddSize(4, std::move(accelerator->Compile("4 1").value())).ok());
+    runner_ = std::make_unique<AcceleratedRunner>(std::make_unique<CountingRunner>(&host_runs_),
+                                                  program_.get(), signature_);
+  }
+
+  // Runs `x`, and returns the elements of y.
+  std::vector<float> Run(const Tensor& x) const {
+    tensor::TensorList inputs;
+    inputs.storage().tensors = {x};
+    tensor::TensorList result;
+    EXPECT_TRUE(runner_->Run(tensor::OutputSet::All(1), inputs, &result).ok());
+    const auto y = result.storage().tensors.at(0).flat<float>();
+    return {y.data(), y.data() + y.size()};
+  }
+  std::vector<float> RunRows(const std::vector<float>& rows) const {
+    Tensor x(tensorflow::DT_FLOAT, {static_cast<int64_t>(rows.size())});
+    std::copy(rows.begin(), rows.end(), x.flat<float>().data());
+    return Run(x);
+  }
+
+  FakePjrtControls* controls_;
+  tensor::Signature signature_;
+  std::unique_ptr<pjrt::RowProgram> program_;
+  int host_runs_ = 0;
+  std::unique_ptr<AcceleratedRunner> runner_;
+};
+
+TEST_F(AcceleratedRunnerTest, RunsOnTheAccelerator) {
+  EXPECT_EQ(RunRows({1, 2, 5}), (std::vector<float>{3, 6, 15}));
+  EXPECT_EQ(host_runs_, 0);
+}
+
+TEST_F(AcceleratedRunnerTest, OtherShapesRunOnTheCpu) {
+  EXPECT_EQ(RunRows({}), (std::vector<float>{kHostAnswer}));
+  EXPECT_EQ(Run(Tensor(tensorflow::DT_FLOAT, {2, 2})), (std::vector<float>{kHostAnswer}));
+  EXPECT_EQ(Run(Tensor(tensorflow::DT_INT32, {2})), (std::vector<float>{kHostAnswer}));
+  EXPECT_EQ(host_runs_, 3);
+  EXPECT_EQ(controls_->run_count, 0);
+}
+
+TEST_F(AcceleratedRunnerTest, ALostAcceleratorIsLeftAlone) {
+  controls_->fails_runs = true;
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kHostAnswer}));
+  controls_->fails_runs = false;
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kHostAnswer}));
+  EXPECT_EQ(host_runs_, 2);
+  EXPECT_EQ(controls_->run_count, 1);
+}
+
+TEST_F(AcceleratedRunnerTest, AFullAcceleratorIsAskedAgain) {
+  controls_->memory_bytes_max = sizeof(float);
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kHostAnswer}));
+  controls_->memory_bytes_max = INT64_MAX;
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kFactor}));
+  EXPECT_EQ(host_runs_, 1);
+}
+
+}  // namespace
+}  // namespace millpond::tf
