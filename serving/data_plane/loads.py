@@ -14,14 +14,14 @@ class MemoryPlan:
     parameter_bytes: int
     slab_bytes: int
     shared_bytes: int
-    """The bytes of the parameters that other versions have in memory already."""
+    """The bytes of the parameters that other versions have in memory already, or have left there."""
 
     log_bytes: int
     """The most bytes that are kept, beside the parameters, of the rows that the init op replaces."""
 
     @property
     def own_bytes(self) -> int:
-        """The bytes of the parameters that no other version has."""
+        """The bytes of the parameters that are not in memory yet."""
         return self.parameter_bytes - self.shared_bytes
 
 
@@ -56,7 +56,9 @@ class TableStatistics:
 
     standby_bytes: int
     dirty_count: int
-    """The tables of these whose contents are unknown, because a load ended while it wrote to them."""
+    """The tables of these whose contents are unknown: a load ended while it wrote to them, or has replaced more
+    than a quarter of their rows.
+    """
 
 
 @dataclass(frozen=True)
@@ -322,7 +324,11 @@ class SavedModelLoad(Protocol):
         """The bytes of the tensors that were in memory already, and were not read."""
 
     def table_reports(self) -> Sequence[TableReport]:
-        """Says what became of each table; empty without `use_tables`. Call it after `run_init`."""
+        """Says what became of each table; empty without `use_tables`.
+
+        The reports are complete after `run_init`. Before `restore`, `read_bytes` is 0 for each table that will
+        lie beside the arena, and the size of each variable that will not.
+        """
 
     def set_restore_bytes_per_second(self, bytes_per_second: int) -> None:
         """Sets how fast `restore` may read from now on; 0: unlimited."""

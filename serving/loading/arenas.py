@@ -32,12 +32,27 @@ class MemoryLimits:
     headroom_bytes: int = HEADROOM_BYTES
 
 
+@dataclass(frozen=True)
+class _Charge:
+    """The parameters of one version. Other versions may have the same tables."""
+
+    private_bytes: int
+    table_bytes: int
+
+    @property
+    def all_bytes(self) -> int:
+        return self.private_bytes + self.table_bytes
+
+
 class Arenas:
     """Gives each load an arena on a slab, or refuses the load before its variables are read.
 
     One object serves the whole server, from any thread, because loads that begin together must not
     count the same free memory. `available_bytes` returns what the process may still take. It counts
     a slab that is not touched yet as free, so this class subtracts what loads under way will touch.
+
+    The versions hold their private bytes and the pool's held tables, each table once. Tables may outlive the
+    version that read them, so no version is charged for one.
     """
 
     def __init__(
@@ -48,7 +63,7 @@ class Arenas:
         self._available_bytes = available_bytes
         self._lock = threading.Lock()
         self._promised_bytes: dict[ServableId, int] = {}
-        self._held_bytes: dict[ServableId, int] = {}
+        self._charges: dict[ServableId, _Charge] = {}
         # The bytes that the warm-up of each model's last version took beside its parameters, by name.
         self._warm_up_bytes: dict[str, int] = {}
         self._reported_refusal = ""
@@ -64,15 +79,19 @@ class Arenas:
         """
         load.use_tables(self._pool)
         plan = load.plan_memory(self._limits.headroom_bytes)
+        charge = _charge(plan, load)
         with self._lock:
-            self._check_limit(servable_id, plan.own_bytes)
+            held_bytes = self._held_bytes()
+            self._check_limit(servable_id, charge, held_bytes, plan.own_bytes)
+            self._charges[servable_id] = charge
             resident_bytes = load.take_arena(self._pool, plan.slab_bytes)
+            # The plan counts a shared table as there, and it may have been on standby.
+            self._check_limit(servable_id, charge, held_bytes, self._held_bytes() - held_bytes)
             fresh_bytes = max(0, plan.parameter_bytes - resident_bytes)
             fresh_bytes += plan.log_bytes + graph_bytes
             fresh_bytes += self._warm_up_bytes.get(servable_id.name, 0)
             self._check_available(servable_id, plan, fresh_bytes)
             self._promised_bytes[servable_id] = fresh_bytes
-            self._held_bytes[servable_id] = plan.own_bytes
         return {
             "parameter_bytes": plan.parameter_bytes,
             "slab_bytes": plan.slab_bytes,
@@ -83,7 +102,7 @@ class Arenas:
         """Records that the load has failed and its arena, if it had one, was returned."""
         with self._lock:
             self._promised_bytes.pop(servable_id, None)
-            self._held_bytes.pop(servable_id, None)
+            self._charges.pop(servable_id, None)
             self._refill()
 
     def loaded(self, servable_id: ServableId, servable: Servable, serving_count: int) -> None:
@@ -113,7 +132,7 @@ class Arenas:
     def unloaded(self, servable_id: ServableId) -> None:
         """Records that the version is unloaded and its memory is free."""
         with self._lock:
-            self._held_bytes.pop(servable_id, None)
+            self._charges.pop(servable_id, None)
             self._refill()
 
     def forget(self, name: str) -> None:
@@ -150,10 +169,16 @@ class Arenas:
     def _free_bytes(self) -> int:
         return self._available_bytes() - sum(self._promised_bytes.values())
 
+    def _held_bytes(self) -> int:
+        private_bytes = sum(charge.private_bytes for charge in self._charges.values())
+        return private_bytes + self._pool.table_statistics().held_bytes
+
     def _check_available(self, servable_id: ServableId, plan: MemoryPlan, fresh_bytes: int) -> None:
         free_bytes = self._free_bytes()
         if fresh_bytes > free_bytes:
-            fits_alone = fresh_bytes <= free_bytes + self._held_by_others_of(servable_id)
+            kept_bytes = self._bytes_without_others(servable_id, self._charges[servable_id])
+            freed_bytes = max(0, self._held_bytes() - kept_bytes)
+            fits_alone = fresh_bytes <= free_bytes + freed_bytes
             raise _refusal(
                 fits_alone,
                 fresh_bytes - free_bytes,
@@ -163,26 +188,30 @@ class Arenas:
                 "fewer versions",
             )
 
-    def _check_limit(self, servable_id: ServableId, own_bytes: int) -> None:
+    def _check_limit(
+        self, servable_id: ServableId, charge: _Charge, held_bytes: int, own_bytes: int
+    ) -> None:
+        """Refuses a version that adds `own_bytes` to the `held_bytes` of before."""
         limit_bytes = self._limits.limit_bytes
-        held_bytes = sum(self._held_bytes.values())
         if limit_bytes and held_bytes + own_bytes > limit_bytes:
-            left_bytes = held_bytes - self._held_by_others_of(servable_id)
-            fits_alone = left_bytes + own_bytes <= limit_bytes
             raise _refusal(
-                fits_alone,
+                self._bytes_without_others(servable_id, charge) <= limit_bytes,
                 held_bytes + own_bytes - limit_bytes,
                 f"{servable_id} needs {_mb(own_bytes)} of memory, the loaded versions "
                 f"have {_mb(held_bytes)}, and --model_memory_limit_bytes is {_mb(limit_bytes)}; raise "
                 "it or serve fewer versions (a swap needs room for two)",
             )
 
-    def _held_by_others_of(self, servable_id: ServableId) -> int:
-        """Returns the parameter bytes of the model's other versions."""
-        return sum(
-            held_bytes
-            for other, held_bytes in self._held_bytes.items()
-            if other.name == servable_id.name and other != servable_id
+    def _bytes_without_others(self, servable_id: ServableId, charge: _Charge) -> int:
+        """Computes the most that would be held with this version, and without the model's others.
+
+        A table that versions of another model share counts for each of them, because the pool has one sum for
+        all models. Nothing is unloaded in vain for that.
+        """
+        return charge.all_bytes + sum(
+            other_charge.all_bytes
+            for other, other_charge in self._charges.items()
+            if other.name != servable_id.name
         )
 
     def _report_overflow(self, servable_id: ServableId, servable: Servable) -> None:
@@ -196,6 +225,13 @@ class Arenas:
             remedy="let its init op allocate less, because what does not fit shares memory with "
             "requests; or run without arenas: --arena=false",
         )
+
+
+def _charge(plan: MemoryPlan, load: SavedModelLoad) -> _Charge:
+    table_bytes = sum(
+        report.table_bytes for report in load.table_reports() if report.read_bytes == 0
+    )
+    return _Charge(plan.parameter_bytes - table_bytes, table_bytes)
 
 
 def _refusal(fits_alone: bool, missing_bytes: int, message: str) -> ResourceExhausted:

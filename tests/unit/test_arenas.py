@@ -1,4 +1,9 @@
+from collections.abc import Mapping
+from contextlib import nullcontext
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from serving.base.errors import DoesNotFitBeside, ResourceExhausted
@@ -12,10 +17,12 @@ ID = ServableId("m", 7)
 MB = 1_000_000
 
 
-def load_of(parameter_bytes: int) -> FakeSavedModelLoad:
+def load_of(parameter_bytes: int, **tables: int) -> FakeSavedModelLoad:
     plane = FakePlane()
     plane.parameter_bytes = parameter_bytes
-    return FakeSavedModelLoad(plane, ID)
+    load = FakeSavedModelLoad(plane, ID)
+    load.tables = tables
+    return load
 
 
 def arenas(pool: FakeSlabPool, *, limit: int = 0, available: int = 1_000 * MB) -> Arenas:
@@ -43,12 +50,98 @@ def test_arenas_let_loads_use_the_tables_of_the_pool() -> None:
 
 def test_arenas_limit_counts_shared_tables_once() -> None:
     memory = arenas(FakeSlabPool(), limit=600 * MB)
-    memory.take(ID, load_of(500 * MB))
-    delta = load_of(500 * MB)
-    delta.shared_bytes = 401 * MB
-    memory.take(ServableId("m", 8), delta)
+    memory.take(ID, load_of(500 * MB, t=401 * MB))
+    memory.take(ServableId("m", 8), load_of(500 * MB, t=401 * MB))
     with pytest.raises(ResourceExhausted):
         memory.take(ServableId("m", 9), load_of(2 * MB))
+
+
+def test_arenas_shared_table_outlives_first_version() -> None:
+    pool = FakeSlabPool()
+    memory = arenas(pool, limit=600 * MB)
+    first = load_of(500 * MB, t=401 * MB)
+    memory.take(ID, first)
+    memory.take(ServableId("m", 8), load_of(500 * MB, t=401 * MB))
+    pool.release_tables(first)
+    memory.unloaded(ID)
+    with pytest.raises(DoesNotFitBeside, match=r"the loaded versions have 500\.0 MB"):
+        memory.take(ServableId("m", 9), load_of(101 * MB))
+
+
+def test_arenas_limit_counts_a_table_from_standby() -> None:
+    pool = FakeSlabPool()
+    memory = arenas(pool, limit=600 * MB)
+    first = load_of(401 * MB, t=400 * MB)
+    memory.take(ID, first)
+    pool.release_tables(first)
+    memory.unloaded(ID)
+    memory.take(ServableId("n", 1), load_of(300 * MB))
+    with pytest.raises(ResourceExhausted, match=r"m/8 needs 401\.0 MB") as raised:
+        memory.take(ServableId("m", 8), load_of(401 * MB, t=400 * MB))
+    assert type(raised.value) is ResourceExhausted
+
+
+@pytest.mark.parametrize("other", ["m", "n"])
+def test_arenas_fit_alone_with_tables(other: str) -> None:
+    memory = arenas(FakeSlabPool(), limit=1_000 * MB)
+    memory.take(ServableId(other, 6), load_of(500 * MB, t1=400 * MB))
+    with pytest.raises(ResourceExhausted) as raised:
+        memory.take(ID, load_of(501 * MB, t2=400 * MB))
+    assert (type(raised.value) is DoesNotFitBeside) == (other == "m")
+
+
+TABLE_BYTES = {"a": 3, "b": 5, "c": 11}
+# Each unloads its version if that is loaded. If not, it loads it with these private bytes and tables.
+STEPS = st.lists(
+    st.tuples(
+        st.builds(ServableId, st.sampled_from("mn"), st.integers(1, 3)),
+        st.integers(0, 20),
+        st.sets(st.sampled_from("abc")),
+        st.booleans(),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS, st.integers(1, 80))
+def test_arenas_hold_private_bytes_and_tables_once(
+    steps: list[tuple[ServableId, int, set[str], bool]], limit: int
+) -> None:
+    pool = FakeSlabPool()
+    memory = arenas(pool, limit=limit)
+    loaded: dict[ServableId, tuple[int, FakeSavedModelLoad]] = {}
+    for servable_id, private_bytes, names, fails_later in steps:
+        if servable_id in loaded:
+            pool.release_tables(loaded.pop(servable_id)[1])
+            memory.unloaded(servable_id)
+        else:
+            # Models share no table.
+            tables = {servable_id.name + name: TABLE_BYTES[name] for name in names}
+            load = load_of(private_bytes + sum(tables.values()), **tables)
+            with_it = {**loaded, servable_id: (private_bytes, load)}
+            fits = bytes_of(with_it) <= limit
+            with nullcontext() if fits else pytest.raises(ResourceExhausted):
+                memory.take(servable_id, load)
+            if fits and not fails_later:
+                memory.loaded(servable_id, FakeServable(servable_id), serving_count=1)
+                loaded = with_it
+            else:
+                pool.release_tables(load)
+                memory.failed(servable_id)
+        assert_left(memory, limit - bytes_of(loaded))
+
+
+def assert_left(memory: Arenas, byte_count: int) -> None:
+    """The limit leaves exactly so many bytes."""
+    with pytest.raises(ResourceExhausted):
+        memory.take(ServableId("probe", 1), load_of(byte_count + 1))
+    memory.take(ServableId("probe", 1), load_of(byte_count))
+    memory.failed(ServableId("probe", 1))
+
+
+def bytes_of(loaded: Mapping[ServableId, tuple[int, FakeSavedModelLoad]]) -> int:
+    tables = {name: size for _, load in loaded.values() for name, size in load.tables.items()}
+    return sum(private_bytes for private_bytes, _ in loaded.values()) + sum(tables.values())
 
 
 def test_arenas_need_memory_for_replaced_rows() -> None:

@@ -19,11 +19,7 @@ from serving.data_plane.plane import RequestMemoryStatistics, RuntimeOptions
 from serving.data_plane.requests import GrpcServerOptions
 from serving.data_plane.servables import ArenaRemains
 from tests.unit.fakes.errors import StatusError
-from tests.unit.fakes.memory import (
-    REQUEST_MEMORY_STATISTICS,
-    SLAB_POOL_STATISTICS,
-    TABLE_STATISTICS,
-)
+from tests.unit.fakes.memory import REQUEST_MEMORY_STATISTICS, SLAB_POOL_STATISTICS
 from tests.unit.fakes.request_log import FakeRecordQueue, FakeRequestLog
 from tests.unit.fakes.requests import (
     FakeAdmission,
@@ -216,6 +212,9 @@ class FakeSlabPool:
     reservation_refusal: str = ""
     rooms: list[int] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    # The loads that have each table; none if it is on standby.
+    table_holders: dict[str, list["FakeSavedModelLoad"]] = field(default_factory=dict)
+    table_bytes: dict[str, int] = field(default_factory=dict)
     is_stopped: bool = False
 
     def expect(self, owner: str, servable: FakeServable, serving_count: int) -> None:
@@ -233,7 +232,26 @@ class FakeSlabPool:
         return replace(SLAB_POOL_STATISTICS, reservation_refusal=self.reservation_refusal)
 
     def table_statistics(self) -> TableStatistics:
-        return TABLE_STATISTICS
+        standby = [name for name, holders in self.table_holders.items() if not holders]
+        standby_bytes = sum(self.table_bytes[name] for name in standby)
+        return TableStatistics(
+            held_count=len(self.table_holders) - len(standby),
+            held_bytes=sum(self.table_bytes.values()) - standby_bytes,
+            standby_count=len(standby),
+            standby_bytes=standby_bytes,
+            dirty_count=0,
+        )
+
+    def hold_tables(self, holder: "FakeSavedModelLoad") -> None:
+        for name in holder.tables:
+            self.table_holders.setdefault(name, []).append(holder)
+        self.table_bytes.update(holder.tables)
+
+    def release_tables(self, holder: "FakeSavedModelLoad") -> None:
+        """Does what the end of a load or of its version does: its tables may be on standby then."""
+        for holders in self.table_holders.values():
+            if holder in holders:
+                holders.remove(holder)
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -262,9 +280,10 @@ class FakeSavedModelLoad:
         self.is_cancelled = False
         self.restored_bytes = 0
         self.kept_bytes = 0
-        self.shared_bytes = 0
         self.log_bytes = 0
         self.table_pools: list[FakeSlabPool] = []
+        # The tables beside the arena, in bytes. Loads share a table if they have one name for it.
+        self.tables: dict[str, int] = {}
         self.bytes_per_second: list[int] = []
         self.restore_targets: list[float] = []
         self.accelerator_uses: list[tuple[object, tuple[int, ...], str]] = []
@@ -288,17 +307,21 @@ class FakeSavedModelLoad:
         self.table_pools.append(pool)
 
     def table_reports(self) -> list[TableReport]:
-        return self._plane.table_reports
+        reports = [TableReport(name, size, 0, 0, "") for name, size in self.tables.items()]
+        return [*reports, *self._plane.table_reports]
 
     def plan_memory(self, headroom_bytes: int) -> MemoryPlan:
         self.headroom_bytes = headroom_bytes
         parameter_bytes = self._plane.parameter_bytes
-        slab_bytes = parameter_bytes + headroom_bytes
-        return MemoryPlan(parameter_bytes, slab_bytes, self.shared_bytes, self.log_bytes)
+        slab_bytes = parameter_bytes - sum(self.tables.values()) + headroom_bytes
+        in_memory = self.table_pools[-1].table_holders if self.table_pools else {}
+        shared_bytes = sum(size for name, size in self.tables.items() if name in in_memory)
+        return MemoryPlan(parameter_bytes, slab_bytes, shared_bytes, self.log_bytes)
 
     def take_arena(self, pool: FakeSlabPool, slab_bytes: int) -> int:
         self._plane.take_step("take_arena")
         pool.used_bytes += slab_bytes
+        pool.hold_tables(self)
         return pool.resident_bytes
 
     def create_session(self) -> None:

@@ -7,6 +7,7 @@ from resource import struct_rusage
 from serving.base.clock import Clock
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import Routing, ServableId, ServableStatus
+from serving.data_plane.loads import TableStatistics
 from serving.data_plane.servables import ArenaStatistics, SignatureBatching
 from serving.loading.reservoirs import Reservoirs
 from serving.monitoring.monitored_parts import MonitoredParts, ProcessFigures
@@ -15,6 +16,7 @@ from serving.reload.config_watch import ConfigRefusal
 from serving.request_log.request_logs import RequestLogs
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
+from tests.unit.fakes.memory import TABLE_STATISTICS
 from tests.unit.fakes.parts import (
     FakeBatches,
     FakeHealth,
@@ -50,6 +52,11 @@ class FakeProcessFigures(ProcessFigures):
 
     def usage(self) -> struct_rusage:
         return struct_rusage([11 if at == 6 else 2 if at == 7 else 0 for at in range(16)])
+
+
+class _PoolWithTables(FakeSlabPool):
+    def table_statistics(self) -> TableStatistics:
+        return TABLE_STATISTICS
 
 
 class FakeParts:
@@ -109,7 +116,7 @@ class FakeParts:
             batches=FakeBatches(self.batching),
             reservoirs=self._reservoirs,
             request_logs=self._request_logs or RequestLogs(plane, clock=FakeClock()),
-            slab_pool=FakeSlabPool(),
+            slab_pool=_PoolWithTables(),
             health=self.health,
             refusals=FakeRefusals(self._refusal),
             tracing=FakeTracing(),
