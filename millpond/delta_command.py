@@ -4,10 +4,13 @@ Stands beside the package `millpond.delta`, which imports TensorFlow.
 """
 
 import argparse
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from millpond.table_changes import CHANGED_RATIO_MAX, ManyRowsChanged
 from serving.base.errors import FailedPrecondition
 from serving.base.quiet_stderr import quiet_stderr
 from serving.base.tensorflow_package import REQUIREMENT
@@ -25,7 +28,8 @@ def run(arguments: Sequence[str]) -> int:
         raise FailedPrecondition(
             f"{parsed.out} exists already: choose another version, or delete it"
         )
-    with quiet_stderr():
+    with quiet_stderr(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ManyRowsChanged)
         delta = _importer()(
             parsed.old,
             parsed.new,
@@ -35,6 +39,9 @@ def run(arguments: Sequence[str]) -> int:
             changed_ratio_max=parsed.changed_ratio_max,
             copy=parsed.copy,
         )
+    for warning in caught:
+        if issubclass(warning.category, ManyRowsChanged):
+            print(f"millpond delta: warning: {warning.message}", file=sys.stderr)
     for name, count in delta.changed_rows.items():
         print(f"{name}: {count} rows")
     print(
@@ -84,7 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--changed_ratio_max",
         type=positive_number,
-        default=0.2,
+        default=CHANGED_RATIO_MAX,
         metavar="RATIO",
         help="refuse if more of the rows differ (default %(default)s)",
     )

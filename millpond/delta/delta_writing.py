@@ -15,21 +15,9 @@ import tensorflow as tf
 from tensorflow.core.protobuf import fingerprint_pb2
 
 from millpond.delta.checkpoint_index import CheckpointIndex, index_path, shard_path, write_index
-from millpond.delta.row_changes import Ids
 from millpond.delta.version_files import FINGERPRINT_FILE, PREFIX, link_file, written_beside
-from serving.base.errors import FailedPrecondition, from_status
-
-CHANGED_RATIO_MAX = 0.2
-"""The largest share of all rows that a delta may have. Above it, a new base costs a server little more."""
-
-
-@dataclass(frozen=True)
-class TableChange:
-    """The rows of a table that a delta has."""
-
-    name: str
-    row_count: int
-    ids: Ids
+from millpond.table_changes import TableChange
+from serving.base.errors import from_status
 
 
 @dataclass(frozen=True)
@@ -59,18 +47,6 @@ def saved_beside(path: Path) -> Iterator[Path]:
 def written_delta(path: Path, changes: Sequence[TableChange], written_bytes: int) -> Delta:
     counts = {item.name: len(item.ids) for item in changes}
     return Delta(path, counts, sum(item.row_count for item in changes), written_bytes)
-
-
-def refuse_large(changes: Sequence[TableChange], ratio_max: float) -> None:
-    """Raises FailedPrecondition if more than `ratio_max` of all rows have changed."""
-    changed = sum(len(item.ids) for item in changes)
-    rows = sum(item.row_count for item in changes)
-    if changed > ratio_max * rows:
-        shares = ", ".join(f"{item.name} {len(item.ids) / item.row_count:.1%}" for item in changes)
-        raise FailedPrecondition(
-            f"{changed / rows:.1%} of the rows have changed ({shares}), and at most {ratio_max:.1%} may: "
-            "export a new base, or train as docs/delta.md says"
-        )
 
 
 def write_checkpoint(

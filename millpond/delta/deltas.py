@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 from millpond.delta.bases import Base, Table, open_base
 from millpond.delta.checkpoint_index import CheckpointIndex, entry_shape, read_index
 from millpond.delta.delta_writing import (
-    CHANGED_RATIO_MAX,
     Delta,
-    TableChange,
     own_bytes,
-    refuse_large,
     saved_beside,
     write_checkpoint,
     write_fingerprint,
@@ -34,6 +31,7 @@ from millpond.delta.version_files import (
     link_tree,
     refuse_existing,
 )
+from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
 ChangedIds = Mapping[str, Any] | Iterable[tuple[Variable, Any]]
@@ -59,8 +57,8 @@ def export_delta(
     Raises FailedPrecondition if `path` exists, `base` is not the one that it was, the model is not the one of
     the base, more than `changed_ratio_max` of all rows have changed, or no link can be made. Raises
     InvalidArgument for wrong `changed_ids`, DataLoss for a damaged base, another MillpondError if TensorFlow
-    cannot write, and OSError. After an error nothing
-    is left at `path` or beside it.
+    cannot write, and OSError. After an error nothing is left at `path` or beside it. Warns of a table with so
+    many changed rows that a server reads it in full for later deltas.
     """
     path = Path(path)
     refuse_existing(path)
@@ -69,7 +67,7 @@ def export_delta(
     graph_bytes = object_graph_bytes(found.path)
     model_values = _values_of_model(model, ObjectGraph(graph_bytes), found, index)
     changes = _changes(model_values, found, index, changed_ids, verify=verify)
-    refuse_large(changes, changed_ratio_max)
+    check_changes(changes, changed_ratio_max)
     tensors = _tensors(model_values, changes, found) | {OBJECT_GRAPH_KEY: tf.constant(graph_bytes)}
     with saved_beside(path) as partial:
         link_tree(found.path, partial, {VARIABLES, FINGERPRINT_FILE}, may_copy=copy)
@@ -143,7 +141,7 @@ def _changes(
                     f"the first one is {left_out[0]}"
                 )
             ids = differing if ids is None else ids
-        found.append(TableChange(table.name, table.shape[0], ids))
+        found.append(TableChange(table.name, table.shape[0], table.row_bytes, ids))
     return found
 
 

@@ -33,11 +33,8 @@ from millpond.delta.checkpoint_index import (
     stored_identity,
 )
 from millpond.delta.delta_writing import (
-    CHANGED_RATIO_MAX,
     Delta,
-    TableChange,
     own_bytes,
-    refuse_large,
     saved_beside,
     write_checkpoint,
     write_fingerprint,
@@ -52,7 +49,7 @@ from millpond.delta.object_graph import (
     object_graph_bytes,
     read_object_graph,
 )
-from millpond.delta.row_changes import PatchedRows, StoredRows, changed_rows
+from millpond.delta.row_changes import Ids, PatchedRows, StoredRows, changed_rows
 from millpond.delta.version_files import (
     FINGERPRINT_FILE,
     GRAPH_FILE,
@@ -61,6 +58,7 @@ from millpond.delta.version_files import (
     link_tree,
     refuse_existing,
 )
+from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
 _EXTRAS = "assets.extra"
@@ -85,8 +83,7 @@ class _Version:
     def rows(self, table: _StoredTable) -> StoredRows:
         entry = self.index.entries[table.key]
         shard = self.index.shard(entry.shard_id)
-        row_bytes = table.shape[1] * table.dtype.size
-        return StoredRows(shard, entry.offset, table.shape, row_bytes)
+        return StoredRows(shard, entry.offset, table.shape, table.row_bytes)
 
 
 @dataclass(frozen=True)
@@ -99,6 +96,13 @@ class _StoredTable:
     dtype: tf.DType
     ids_key: str = ""
     rows_key: str = ""
+
+    @property
+    def row_bytes(self) -> int:
+        return self.shape[1] * int(self.dtype.size)
+
+    def change(self, ids: Ids) -> TableChange:
+        return TableChange(self.name, self.shape[0], self.row_bytes, ids)
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,8 @@ def delta_of_versions(
 
     Raises FailedPrecondition if `path` exists, the two have different graphs, assets or variables, more than
     `changed_ratio_max` of the rows differ, or no link can be made; InvalidArgument if there is no such
-    table; DataLoss for a damaged version; and OSError. After an error nothing is left.
+    table; DataLoss for a damaged version; and OSError. After an error nothing is left. Warns as `export_delta`
+    does.
     """
     path = Path(path)
     refuse_existing(path)
@@ -138,7 +143,7 @@ def delta_of_versions(
     with ExitStack() as stack:
         rows = [_new_rows(versions[1], table, stack) for table in tables]
         changes = [_change(*versions, *pair) for pair in zip(tables, rows, strict=True)]
-        refuse_large(changes, changed_ratio_max)
+        check_changes(changes, changed_ratio_max)
         with saved_beside(path) as partial:
             graph = _write_graph(versions[0], tables, partial, may_copy=copy)
             tensors = _tensors(versions[1], tables, graph)
@@ -245,9 +250,9 @@ def _change(
 ) -> TableChange:
     is_same_file = stored_identity(old.index, table.key) == stored_identity(new.index, table.key)
     if is_same_file and isinstance(rows, StoredRows):
-        return TableChange(table.name, table.shape[0], np.empty(0, np.int64))
+        return table.change(np.empty(0, np.int64))
     with closing(old.rows(table)) as stored:
-        return TableChange(table.name, table.shape[0], changed_rows(stored, rows))
+        return table.change(changed_rows(stored, rows))
 
 
 def _write_graph(
