@@ -94,7 +94,9 @@ class EntranceConnection(GuardedConnection):
         return True
 
     def _should_make_place(self) -> bool:
-        """Overrides: if all places are taken, a response closes its connection. This loses no client's request."""
+        """Overrides: while all places are taken, a connection closes after its response, unless bytes of its next
+        request are here, because that request would be lost.
+        """
         is_full = len(self.connections) >= self.limits.connection_count_max
         return is_full and not self._unread and not self._has_unread_bytes
 

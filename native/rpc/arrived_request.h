@@ -29,7 +29,7 @@ class ArrivedRequest {
         message_(std::move(message)),
         received_ns_(begin_ns) {}
 
-  // Gone with the server. An answer may outlive it.
+  // Dangles once the server is destroyed, which an unfinished answer may outlive.
   const Method& method() const { return method_; }
   const RequestHeaders& headers() const { return headers_; }
   // True for a request to a model, also after the server has gone.

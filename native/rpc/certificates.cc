@@ -48,7 +48,7 @@ base::Status UseChain(const std::string& pem, SSL_CTX* context) {
     X509_free(signer);
     return Refused("the server's certificate chain");
   }
-  // The loop ends with an error at the end of the text.
+  // OpenSSL queues an error at the end of the text, which is no failure here.
   ERR_clear_error();
   return {};
 }

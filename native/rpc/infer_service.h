@@ -15,7 +15,8 @@ class ModelInferHandler final : public ModelMethod {
       : ModelMethod(metrics::Method::kModelInfer, parts) {}
 
   std::string ModelNameOf(const Call& call) const override;
-  // Returns the key of the default signature. Another one stands behind all tensors.
+  // Returns the key of the default signature: a request names another one behind its tensors, which
+  // are not read here.
   servable::BatchKey BatchKeyOf(const Call& call) const override;
 
  protected:

@@ -46,7 +46,8 @@ const char* TextOf(ReadReason reason) {
     case ReadReason::kHeld:
       return "versions that serve, or are kept for a rollback, hold all copies of the table";
     case ReadReason::kUnfinished:
-      return "the load that had the retired copy of the table last has not finished";
+      return "the last load of the retired copy has failed, or replaced more than a quarter of the "
+             "table's rows";
     case ReadReason::kOtherFile:
       return "the retired copy of the table is of another file";
   }
