@@ -20,7 +20,7 @@ namespace millpond::base {
 namespace {
 
 // A page of a process that a test makes, and that ends by a crash.
-class CrashPageTest : public testing::Test {
+class CrashPageTest : public ::testing::Test {
  protected:
   CrashPageTest() : descriptor_(memfd_create("crash_page", MFD_CLOEXEC)) {
     EXPECT_EQ(ftruncate(descriptor_, sizeof(CrashPageContent)), 0);
