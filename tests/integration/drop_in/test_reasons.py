@@ -18,14 +18,21 @@ NOT_FOUND = grpc.StatusCode.NOT_FOUND
 # --- NOT_FOUND ------------------------------------------------------------------------------------
 
 
+REASON = "base path holds no version directory"
+
+
 def test_not_found_of_empty_base_path_has_reason(host: ModelHost) -> None:
     model = host.model(prefix="scale")
     model.wait_for_log("no_version_in_base_path")
     with caller_to(model.server.target) as caller:
+        # The request threads learn the reason a moment after the log.
+        wait_until(
+            lambda: refusal_with_reason(lambda: caller.outputs(model.name, X))[1].endswith(REASON),
+            "the reason",
+        )
         code, message = refusal_with_reason(lambda: caller.outputs(model.name, X))
         assert code == NOT_FOUND
         assert message.startswith(f"Servable not found for request: Latest({model.name})")
-        assert message.endswith("base path holds no version directory")
         code, message = refusal_with_reason(lambda: caller.outputs(model.name, X, version=3))
         assert message.startswith(f"Servable not found for request: Specific({model.name}, 3)")
         assert message.endswith("base path holds no version directory")
