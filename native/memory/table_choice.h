@@ -51,8 +51,8 @@ struct TableChoice {
 // Decides how a load gets a table out of the `tables` in memory.
 //
 // Promises:
-// - A table that has a holder is chosen for kShare alone, and only if nobody will write to it: the
-//   load does not, and its holders no longer do, because its contents are known.
+// - A table that has a holder is chosen for kShare alone, and only if no load will write to it.
+//   This load does not, and its holders no longer do, because its contents are known.
 // - A table is chosen for kShare or kUndo only if it is the owner's, has the wanted contents, and
 //   for kShare no changed rows.
 // - Reads the checkpoint only if no table can be shared or undone.

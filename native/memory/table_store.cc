@@ -27,16 +27,16 @@ size_t TableSlabBytes(size_t bytes, size_t row_bytes) {
 
 TableHold::~TableHold() { store_->Release(table_); }
 
-TableClaim::TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const TableWish& wish)
+TableClaim::TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const TableWish& wish,
+                       size_t row_bytes)
     : store_(std::move(store)),
       table_(claimed.table),
       choice_(claimed.choice),
       contents_(wish.contents),
       bytes_(wish.bytes),
-      row_count_(wish.bytes / claimed.table->row_bytes),
+      row_bytes_(row_bytes),
+      row_count_(wish.bytes / row_bytes),
       former_contents_(std::move(claimed.former_contents)),
-      former_row_bytes_(claimed.former_row_bytes),
-      former_log_capacity_(claimed.former_log_capacity),
       hold_(std::make_shared<TableHold>(store_, claimed.table)) {
   resident_bytes_ = is_writable() ? std::min(bytes_, table_->slab->ResidentBytes()) : wish.bytes;
 }
@@ -45,8 +45,6 @@ TableClaim::~TableClaim() {
   if (!is_writable() || has_written_) return;
   const std::lock_guard lock(store_->mutex_);
   table_->state.contents = former_contents_;
-  table_->row_bytes = former_row_bytes_;
-  table_->log_capacity = former_log_capacity_;
 }
 
 std::byte* TableClaim::Entry(size_t index) const {
@@ -55,6 +53,9 @@ std::byte* TableClaim::Entry(size_t index) const {
 
 void TableClaim::BeginOverwrite() {
   has_written_ = true;
+  const size_t log_bytes = table_->slab->reserved_bytes() - LogOffset(bytes_);
+  table_->row_bytes = row_bytes_;
+  table_->log_capacity = std::min(LogCapacity(bytes_, row_bytes_), log_bytes / EntryBytes());
   table_->log_count = 0;
 }
 
@@ -102,15 +103,8 @@ base::StatusOr<std::unique_ptr<TableClaim>> TableStore::Claim(const TableWish& w
     if (!made.ok()) return made.status();
     claimed.table = made.value();
   }
-  // Nobody else uses these fields of a table that may be written.
-  if (claimed.choice.use == TableUse::kOverwrite || claimed.choice.use == TableUse::kFresh) {
-    StoredTable& table = *claimed.table;
-    const size_t log_bytes = table.slab->reserved_bytes() - LogOffset(wish.bytes);
-    table.row_bytes = row_bytes;
-    table.log_capacity =
-        std::min(LogCapacity(wish.bytes, row_bytes), log_bytes / (sizeof(int64_t) + row_bytes));
-  }
-  return std::unique_ptr<TableClaim>(new TableClaim(shared_from_this(), std::move(claimed), wish));
+  return std::unique_ptr<TableClaim>(
+      new TableClaim(shared_from_this(), std::move(claimed), wish, row_bytes));
 }
 
 size_t TableStore::LogBytesMax(size_t bytes, size_t row_bytes) {
@@ -123,7 +117,7 @@ bool TableStore::WouldShare(const TableWish& wish) const {
 }
 
 // Returns a stored table, which then has one holder more, or none if the load needs fresh memory.
-// Takes its contents away in the same step, so that nobody shares a table that may be written.
+// Takes its contents away in the same step, because a table without contents is shared by no load.
 TableClaim::Claimed TableStore::ClaimStored(const TableWish& wish, Slabs* unusable) {
   const std::lock_guard lock(mutex_);
   for (;;) {
@@ -135,8 +129,6 @@ TableClaim::Claimed TableStore::ClaimStored(const TableWish& wish, Slabs* unusab
     if (is_shared || !table.slab->is_sealed() || table.slab->Unseal().ok()) {
       ++table.state.holder_count;
       if (!is_shared) claimed.former_contents = std::exchange(table.state.contents, "");
-      claimed.former_row_bytes = table.row_bytes;
-      claimed.former_log_capacity = table.log_capacity;
       claimed.table = &table;
       return claimed;
     }
@@ -154,7 +146,6 @@ base::StatusOr<StoredTable*> TableStore::MakeTable(const TableWish& wish, size_t
   table->state.bytes = wish.bytes;
   table->state.holder_count = 1;
   table->slab = std::move(slab.value());
-  table->row_bytes = row_bytes;
   const std::lock_guard lock(mutex_);
   tables_.push_back(std::move(table));
   return tables_.back().get();

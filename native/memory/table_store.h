@@ -27,10 +27,10 @@
 // gives the verified bytes again.
 //
 // The states of a table. It follows from the holders and the contents:
-// - Live: versions hold it. Nobody writes to it.
+// - Live: versions hold it, and no load writes to it.
 // - Claimed: one load holds it, and may write. Its contents are unknown to all others.
-// - Standby: nobody holds it, and its contents are known.
-// - Dirty: nobody holds it, and its contents are unknown. Only its memory is of use.
+// - Standby: it has no holder, and its contents are known.
+// - Dirty: it has no holder, and its contents are unknown. Only its memory is of use.
 //
 // From       To         By
 // -          claimed    Claim, with a slab of the pool
@@ -52,10 +52,10 @@
 //
 // Memory. A table is charged to its owner, a model. Tables without a holder have at most kept_count
 // times the bytes of the largest version's tables. What is more goes back to the pool, and so does
-// all of an owner that is forgotten, once nobody holds it. The pool is told to keep memory for the
-// written tables of the next version only until there is a copy of them besides those of the
-// versions that the owner serves at rest. The log lies
-// behind the table in its slab, for a quarter of the rows. It has memory as far as it is used.
+// each table of an owner that is forgotten, once it has no holder. The pool is told to keep memory
+// for the written tables of the next version only until there is a copy of them besides those of
+// the versions that the owner serves at rest. The log lies behind the table in its slab, for a
+// quarter of the rows. It has memory as far as it is used.
 //
 // A leak. A tensor that is held beyond its version's end keeps its table live for ever, so its
 // memory is never written to. The version reports it (ArenaRemains).
@@ -120,7 +120,8 @@ class TableClaim {
   // The table stays as it is as long as this lives, or what has a copy of it.
   const std::shared_ptr<const TableHold>& hold() const { return hold_; }
 
-  // Declares that the whole table will be written.
+  // Declares that the whole table will be written, before its first byte is: from now on the table
+  // has the rows of this load, and an empty log.
   void BeginOverwrite();
   // The rows that are not undone yet.
   size_t changed_row_count() const { return table_->log_count; }
@@ -144,11 +145,10 @@ class TableClaim {
     StoredTable* table = nullptr;
     TableChoice choice;
     std::string former_contents;
-    size_t former_row_bytes = 0;
-    size_t former_log_capacity = 0;
   };
 
-  TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const TableWish& wish);
+  TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const TableWish& wish,
+             size_t row_bytes);
 
   std::byte* Entry(size_t index) const;
   size_t EntryBytes() const { return sizeof(int64_t) + table_->row_bytes; }
@@ -158,11 +158,9 @@ class TableClaim {
   const TableChoice choice_;
   const std::string contents_;  // that the load wants
   const size_t bytes_;
+  const size_t row_bytes_;
   const size_t row_count_;
-  // To be put back if nothing is written.
-  const std::string former_contents_;
-  const size_t former_row_bytes_;
-  const size_t former_log_capacity_;
+  const std::string former_contents_;  // to be put back if nothing is written
   size_t resident_bytes_ = 0;
   bool has_written_ = false;
   bool has_lost_contents_ = false;

@@ -81,26 +81,6 @@ base::Status Accelerator::FindDevice() {
   return {};
 }
 
-base::StatusOr<std::unique_ptr<Executable>> Accelerator::Own(PJRT_LoadedExecutable* loaded) const {
-  MILLPOND_PJRT_ARGS(PJRT_LoadedExecutable_GetExecutable, get);
-  get.loaded_executable = loaded;
-  base::Status status =
-      api_.ToStatus(api_->PJRT_LoadedExecutable_GetExecutable(&get), "looking at an executable");
-  size_t output_count = 0;
-  if (status.ok()) {
-    MILLPOND_PJRT_ARGS(PJRT_Executable_NumOutputs, outputs);
-    outputs.executable = get.executable;
-    status = api_.ToStatus(api_->PJRT_Executable_NumOutputs(&outputs), "counting outputs");
-    output_count = outputs.num_outputs;
-    MILLPOND_PJRT_ARGS(PJRT_Executable_Destroy, destroy);
-    destroy.executable = get.executable;
-    static_cast<void>(api_.ToStatus(api_->PJRT_Executable_Destroy(&destroy), ""));
-  }
-  auto executable = std::make_unique<Executable>(api_, loaded, output_count);
-  if (!status.ok()) return status;
-  return executable;
-}
-
 base::StatusOr<std::unique_ptr<Executable>> Accelerator::Compile(std::string_view hlo) const {
   constexpr std::string_view kFormat = "hlo";
   std::string code(hlo);  // the API takes it as writable
@@ -117,7 +97,7 @@ base::StatusOr<std::unique_ptr<Executable>> Accelerator::Compile(std::string_vie
   compile.compile_options_size = kCompileOptions.size();
   MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Client_Compile(&compile),
                                 "compiling for " + description_);
-  return Own(compile.executable);
+  return Executable::Own(api_, compile.executable);
 }
 
 base::StatusOr<std::unique_ptr<Executable>> Accelerator::LoadExecutable(
@@ -128,7 +108,7 @@ base::StatusOr<std::unique_ptr<Executable>> Accelerator::LoadExecutable(
   load.serialized_executable_size = serialized.size();
   MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Executable_DeserializeAndLoad(&load),
                                 "loading an executable");
-  return Own(load.loaded_executable);
+  return Executable::Own(api_, load.loaded_executable);
 }
 
 base::StatusOr<DeviceBuffer> Accelerator::StartUpload(const HostTensor& tensor,
@@ -145,17 +125,6 @@ base::StatusOr<DeviceBuffer> Accelerator::StartUpload(const HostTensor& tensor,
                                 "copying to the accelerator");
   *copied = upload.done_with_host_buffer;
   return DeviceBuffer(api_, upload.buffer);
-}
-
-base::StatusOr<AcceleratorMemory> Accelerator::Memory() const {
-  MILLPOND_PJRT_ARGS(PJRT_Device_MemoryStats, statistics);
-  statistics.device = device_;
-  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Device_MemoryStats(&statistics),
-                                "counting the accelerator's memory");
-  AcceleratorMemory memory;
-  memory.used_bytes = statistics.bytes_in_use;
-  if (statistics.bytes_limit_is_set) memory.limit_bytes = statistics.bytes_limit;
-  return memory;
 }
 
 }  // namespace millpond::pjrt

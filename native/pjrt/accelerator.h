@@ -1,9 +1,6 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,12 +15,6 @@ namespace millpond::pjrt {
 struct AcceleratorOptions {
   // The share of the GPU's memory that the client may take in all, from 0 to 1. CUDA only.
   float memory_fraction = 0.9F;
-};
-
-// The memory of an accelerator in bytes, as its client counts it.
-struct AcceleratorMemory {
-  int64_t used_bytes = 0;
-  std::optional<int64_t> limit_bytes;
 };
 
 // One accelerator, which is the first that the plugin finds, through a client of its own.
@@ -55,15 +46,12 @@ class Accelerator {
   // room; a plugin may tell that only by the buffer's readiness.
   base::StatusOr<DeviceBuffer> StartUpload(const HostTensor& tensor, PJRT_Event** copied) const;
 
-  // The error is UNIMPLEMENTED if the plugin does not count.
-  base::StatusOr<AcceleratorMemory> Memory() const;
   const Api& api() const { return api_; }
 
  private:
   Accelerator(const Plugin& plugin, PJRT_Client* client)
       : api_(plugin.api()), client_(client), description_(plugin.description()) {}
   base::Status FindDevice();
-  base::StatusOr<std::unique_ptr<Executable>> Own(PJRT_LoadedExecutable* loaded) const;
 
   const Api api_;
   PJRT_Client* const client_;

@@ -2,6 +2,33 @@
 
 namespace millpond::pjrt {
 
+template <typename Look>
+base::Status Executable::LookAt(const std::string& while_doing, const Look& look) const {
+  MILLPOND_PJRT_ARGS(PJRT_LoadedExecutable_GetExecutable, get);
+  get.loaded_executable = loaded_;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_LoadedExecutable_GetExecutable(&get), while_doing);
+  const base::Status looked = look(get.executable);
+  MILLPOND_PJRT_ARGS(PJRT_Executable_Destroy, destroy);
+  destroy.executable = get.executable;
+  static_cast<void>(
+      api_.ToStatus(api_->PJRT_Executable_Destroy(&destroy), "freeing an executable"));
+  return looked;
+}
+
+base::StatusOr<std::unique_ptr<Executable>> Executable::Own(const Api& api,
+                                                            PJRT_LoadedExecutable* loaded) {
+  std::unique_ptr<Executable> owner(new Executable(api, loaded));
+  constexpr char kDoing[] = "looking at an executable";
+  MILLPOND_RETURN_IF_ERROR(owner->LookAt(kDoing, [&](PJRT_Executable* executable) -> base::Status {
+    MILLPOND_PJRT_ARGS(PJRT_Executable_NumOutputs, outputs);
+    outputs.executable = executable;
+    MILLPOND_RETURN_IF_PJRT_ERROR(api, api->PJRT_Executable_NumOutputs(&outputs), kDoing);
+    owner->output_count_ = outputs.num_outputs;
+    return {};
+  }));
+  return owner;
+}
+
 Executable::~Executable() {
   MILLPOND_PJRT_ARGS(PJRT_LoadedExecutable_Destroy, destroy);
   destroy.executable = loaded_;
@@ -30,24 +57,16 @@ base::Status Executable::Run(const std::vector<PJRT_Buffer*>& arguments,
 }
 
 base::StatusOr<std::string> Executable::Serialize() const {
-  MILLPOND_PJRT_ARGS(PJRT_LoadedExecutable_GetExecutable, get);
-  get.loaded_executable = loaded_;
-  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_LoadedExecutable_GetExecutable(&get),
-                                "serializing an executable");
-  MILLPOND_PJRT_ARGS(PJRT_Executable_Serialize, serialize);
-  serialize.executable = get.executable;
+  constexpr char kDoing[] = "serializing an executable";
   std::string bytes;
-  const base::Status status =
-      api_.ToStatus(api_->PJRT_Executable_Serialize(&serialize), "serializing an executable");
-  if (status.ok()) {
+  MILLPOND_RETURN_IF_ERROR(LookAt(kDoing, [&](PJRT_Executable* executable) -> base::Status {
+    MILLPOND_PJRT_ARGS(PJRT_Executable_Serialize, serialize);
+    serialize.executable = executable;
+    MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Executable_Serialize(&serialize), kDoing);
     bytes.assign(serialize.serialized_bytes, serialize.serialized_bytes_size);
     serialize.serialized_executable_deleter(serialize.serialized_executable);
-  }
-  MILLPOND_PJRT_ARGS(PJRT_Executable_Destroy, destroy);
-  destroy.executable = get.executable;
-  static_cast<void>(
-      api_.ToStatus(api_->PJRT_Executable_Destroy(&destroy), "freeing an executable"));
-  if (!status.ok()) return status;
+    return {};
+  }));
   return bytes;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,9 +17,9 @@ namespace millpond::pjrt {
 // Thread: any number at once.
 class Executable {
  public:
-  // Takes over `loaded`, which has `output_count` outputs.
-  Executable(const Api& api, PJRT_LoadedExecutable* loaded, size_t output_count)
-      : api_(api), loaded_(loaded), output_count_(output_count) {}
+  // Takes over `loaded`, also if it returns the plugin's error.
+  static base::StatusOr<std::unique_ptr<Executable>> Own(const Api& api,
+                                                         PJRT_LoadedExecutable* loaded);
   ~Executable();
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
@@ -35,9 +36,15 @@ class Executable {
   base::StatusOr<std::string> Serialize() const;
 
  private:
+  Executable(const Api& api, PJRT_LoadedExecutable* loaded) : api_(api), loaded_(loaded) {}
+
+  // Calls `look` with what the API tells about the executable, and frees that.
+  template <typename Look>
+  base::Status LookAt(const std::string& while_doing, const Look& look) const;
+
   const Api api_;
   PJRT_LoadedExecutable* const loaded_;
-  const size_t output_count_;
+  size_t output_count_ = 0;
 };
 
 }  // namespace millpond::pjrt

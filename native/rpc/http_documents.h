@@ -15,7 +15,7 @@ struct HttpDocument {
 };
 
 // The documents by their paths. The control plane replaces one when what it shows has changed, so
-// that a request for it waits for nobody.
+// that a request for it waits for no other thread.
 //
 // Thread: any, at once.
 class HttpDocuments {

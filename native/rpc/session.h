@@ -19,7 +19,7 @@ class HeaderList {
   struct Field {
     std::string_view name;  // a literal
     std::string_view value;
-    bool is_literal = false;  // the value lives for ever, so nobody copies it
+    bool is_literal = false;  // the value lives for ever, so it needs no copy
   };
 
   void Add(std::string_view name, std::string_view value) {

@@ -5,14 +5,11 @@
 #include <set>
 #include <utility>
 
+#include "native/tf/buffer_type.h"
+#include "native/tf/resource_reads.h"
 #include "native/tf/servable_device.h"
-#include "native/tf/status.h"
 #include "native/tf/tensor_storage.h"
-#include "tensorflow/core/common_runtime/device_mgr.h"
-#include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
-#include "tensorflow/core/public/session.h"
 
 namespace millpond::tf {
 namespace {
@@ -20,58 +17,6 @@ namespace {
 using base::Status;
 using base::StatusOr;
 using tensorflow::Tensor;
-
-PJRT_Buffer_Type BufferType(int dtype) {
-  switch (dtype) {
-    case tensorflow::DT_FLOAT:
-      return PJRT_Buffer_Type_F32;
-    case tensorflow::DT_DOUBLE:
-      return PJRT_Buffer_Type_F64;
-    case tensorflow::DT_HALF:
-      return PJRT_Buffer_Type_F16;
-    case tensorflow::DT_BFLOAT16:
-      return PJRT_Buffer_Type_BF16;
-    case tensorflow::DT_INT8:
-      return PJRT_Buffer_Type_S8;
-    case tensorflow::DT_INT16:
-      return PJRT_Buffer_Type_S16;
-    case tensorflow::DT_INT32:
-      return PJRT_Buffer_Type_S32;
-    case tensorflow::DT_INT64:
-      return PJRT_Buffer_Type_S64;
-    case tensorflow::DT_UINT8:
-      return PJRT_Buffer_Type_U8;
-    case tensorflow::DT_UINT16:
-      return PJRT_Buffer_Type_U16;
-    case tensorflow::DT_UINT32:
-      return PJRT_Buffer_Type_U32;
-    case tensorflow::DT_UINT64:
-      return PJRT_Buffer_Type_U64;
-    case tensorflow::DT_BOOL:
-      return PJRT_Buffer_Type_PRED;
-    default:
-      return PJRT_Buffer_Type_INVALID;
-  }
-}
-
-// Returns the value of a variable. It shares the variable's memory; while it lives, a gather from
-// the variable would copy the table, so it must not outlive the load.
-StatusOr<Tensor> ValueOf(const VariableKey& key, tensorflow::Session* session) {
-  const tensorflow::DeviceMgr* manager = nullptr;
-  MILLPOND_RETURN_IF_TF_ERROR(session->LocalDeviceManager(&manager), "looking for variables");
-  for (tensorflow::Device* const device : manager->ListDevices()) {
-    tensorflow::ResourceMgr* const resources = device->resource_manager();
-    if (resources == nullptr) continue;
-    tensorflow::Var* found = nullptr;
-    const std::string& container =
-        key.container.empty() ? resources->default_container() : key.container;
-    if (!resources->Lookup(container, key.name, &found).ok()) continue;
-    const tensorflow::core::RefCountPtr<tensorflow::Var> variable(found);
-    const tensorflow::tf_shared_lock lock(*variable->mu());
-    if (variable->tensor()->IsInitialized()) return *variable->tensor();
-  }
-  return base::NotFound("variable '" + key.name + "' has no value");
-}
 
 pjrt::HostTensor AsHostTensor(const Tensor& tensor) {
   const auto sizes = tensor.shape().dim_sizes();
@@ -110,7 +55,7 @@ std::string ReasonFor(const tensor::RowVerdicts& verdicts, const std::string& si
 struct AcceleratedPrograms::Draft {
   const tensor::Signature* signature = nullptr;
   size_t report_index = 0;  // in signatures_
-  std::vector<VariableKey> variables;
+  std::vector<ResourceKey> variables;
   std::vector<pjrt::RowProgram::RowType> inputs;
   std::vector<pjrt::RowProgram::RowType> outputs;
   std::map<int64_t, std::string> hlo_by_rows;
@@ -159,11 +104,11 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     drafts.push_back(std::move(draft.value()));
   }
   // Signatures share their variables.
-  std::map<std::pair<std::string, std::string>, size_t> indices;
+  std::map<ResourceKey, size_t> indices;
   std::vector<Tensor> values;
   for (const Draft& draft : drafts) {
-    for (const VariableKey& key : draft.variables) {
-      if (!indices.emplace(std::pair(key.container, key.name), values.size()).second) continue;
+    for (const ResourceKey& key : draft.variables) {
+      if (!indices.emplace(key, values.size()).second) continue;
       StatusOr<Tensor> value = ValueOf(key, session);
       if (!value.ok()) return value.status();
       values.push_back(std::move(value.value()));
@@ -177,8 +122,8 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
   const pjrt::ExecutableCache cache(use.cache_directory);
   for (Draft& draft : drafts) {
     std::vector<size_t> parameter_indices;
-    for (const VariableKey& key : draft.variables) {
-      parameter_indices.push_back(indices.at({key.container, key.name}));
+    for (const ResourceKey& key : draft.variables) {
+      parameter_indices.push_back(indices.at(key));
     }
     auto program =
         std::make_unique<pjrt::RowProgram>(made->parameters_, std::move(parameter_indices),

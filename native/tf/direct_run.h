@@ -19,7 +19,7 @@ class InOrderExecutor;
 //
 // Theory of operation. RunCallable takes mutexes of the session and of TensorFlow's statistics in
 // each run, looks the callable up, and counts the run, its time and the bytes of its tensors
-// (docs/figures.md, "What a run writes"). All runs write to these cache lines, so on many cores
+// (docs/figures.md, "Writes of a run"). All runs write to these cache lines, so on many cores
 // they wait for one another. A run in a fixed order needs only its executor, its tensors, and some
 // parts that are the same in each run. The executor learns the session's parts from the first run,
 // which is the session's.

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "native/tensor/dtype.h"
+#include "native/tf/buffer_type.h"
+#include "native/tf/handle_search.h"
 #include "native/tf/status.h"
 #include "tensorflow/compiler/tf2xla/xla_compiler.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
@@ -32,26 +34,7 @@ constexpr char kFunction[] = "millpond_signature";
 // package tensorflow-cpu it lacks some dtypes, such as FloorMod's int64.
 constexpr char kDeviceType[] = "XLA_CPU_JIT";
 
-bool IsTranslatable(int dtype) {
-  switch (dtype) {
-    case tensorflow::DT_FLOAT:
-    case tensorflow::DT_DOUBLE:
-    case tensorflow::DT_HALF:
-    case tensorflow::DT_BFLOAT16:
-    case tensorflow::DT_INT8:
-    case tensorflow::DT_INT16:
-    case tensorflow::DT_INT32:
-    case tensorflow::DT_INT64:
-    case tensorflow::DT_UINT8:
-    case tensorflow::DT_UINT16:
-    case tensorflow::DT_UINT32:
-    case tensorflow::DT_UINT64:
-    case tensorflow::DT_BOOL:
-      return true;
-    default:
-      return false;
-  }
-}
+bool IsTranslatable(int dtype) { return BufferType(dtype) != PJRT_Buffer_Type_INVALID; }
 
 Status CheckSpec(const tensor::TensorSpec& spec, const char* what) {
   const std::string described =
@@ -94,36 +77,6 @@ StatusOr<Source> FindSource(const std::map<std::string, Node*>& nodes, const std
   return source;
 }
 
-// Adds a node that is the argument or the result `index` of the function.
-StatusOr<Node*> AddEnd(const char* op, tensorflow::DataType dtype, int index, Graph* graph) {
-  tensorflow::NodeDef definition;
-  definition.set_name("millpond" + std::string(op) + "_" + std::to_string(index));
-  definition.set_op(op);
-  (*definition.mutable_attr())["T"].set_type(dtype);
-  (*definition.mutable_attr())["index"].set_i(index);
-  absl::Status added;
-  Node* const node = graph->AddNode(definition, &added);
-  MILLPOND_RETURN_IF_TF_ERROR(added, "translating the graph");
-  return node;
-}
-
-// Makes all that reads `source` read the argument `index` instead.
-Status Replace(const Source& source, int index, Graph* graph) {
-  const StatusOr<Node*> argument =
-      AddEnd("_Arg", source.node->output_type(source.output), index, graph);
-  if (!argument.ok()) return argument.status();
-  const std::vector<const tensorflow::Edge*> edges(source.node->out_edges().begin(),
-                                                   source.node->out_edges().end());
-  for (const tensorflow::Edge* const edge : edges) {
-    if (edge->IsControlEdge() || edge->src_output() != source.output) continue;
-    Node* const reader = edge->dst();
-    const int input = edge->dst_input();
-    graph->RemoveEdge(edge);
-    graph->AddEdge(argument.value(), 0, reader, input);
-  }
-  return {};
-}
-
 // The argument that a variable becomes. Its shape is the one that the graph declares.
 StatusOr<tensorflow::XlaArgument> VariableArgument(const Node& handle) {
   tensorflow::XlaArgument argument;
@@ -131,6 +84,7 @@ StatusOr<tensorflow::XlaArgument> VariableArgument(const Node& handle) {
   argument.resource_kind = tensorflow::XlaResource::kVariable;
   argument.initialized = true;
   tensorflow::PartialTensorShape declared;
+  argument.name = handle.name();
   MILLPOND_RETURN_IF_TF_ERROR(GetNodeAttr(handle.attrs(), "dtype", &argument.type), handle.name());
   MILLPOND_RETURN_IF_TF_ERROR(GetNodeAttr(handle.attrs(), "shape", &declared), handle.name());
   tensorflow::TensorShape shape;
@@ -146,6 +100,102 @@ StatusOr<tensorflow::XlaArgument> VariableArgument(const Node& handle) {
   return argument;
 }
 
+// Turns the part of a graph that computes a signature into a function of the signature's inputs,
+// and of the variables behind them.
+class SignatureFunction {
+ public:
+  explicit SignatureFunction(Graph* graph) : graph_(*graph) {
+    for (Node* const node : graph_.op_nodes()) nodes_[node->name()] = node;
+  }
+
+  Status AddOutputs(const std::vector<tensor::TensorSpec>& outputs) {
+    for (const tensor::TensorSpec& output : outputs) {
+      const StatusOr<Source> source = FindSource(nodes_, output.tensor_name);
+      if (!source.ok()) return source.status();
+      const StatusOr<Node*> result =
+          AddEnd("_Retval", static_cast<tensorflow::DataType>(output.dtype), results_.size());
+      if (!result.ok()) return result.status();
+      graph_.AddEdge(source.value().node, source.value().output, result.value(), 0);
+      results_.insert(result.value());
+    }
+    return {};
+  }
+
+  Status ReplaceInputs(const std::vector<tensor::TensorSpec>& inputs) {
+    for (const tensor::TensorSpec& input : inputs) {
+      const StatusOr<Source> source = FindSource(nodes_, input.tensor_name);
+      if (!source.ok()) return source.status();
+      tensorflow::XlaArgument argument;
+      argument.kind = tensorflow::XlaArgument::kParameter;
+      argument.type = static_cast<tensorflow::DataType>(input.dtype);
+      argument.name = input.name;
+      MILLPOND_RETURN_IF_ERROR(Replace(source.value(), std::move(argument)));
+    }
+    return {};
+  }
+
+  Status ReplaceVariables() {
+    // Only now are the nodes gone that nothing needs once the inputs are arguments.
+    PruneForReverseReachability(&graph_, results_);
+    std::map<std::string, Node*> handles;  // in an order that two versions of a graph share
+    for (Node* const node : graph_.op_nodes()) {
+      if (node->type_string() == kHandleOp) handles[node->name()] = node;
+    }
+    for (const auto& [name, handle] : handles) {
+      StatusOr<tensorflow::XlaArgument> argument = VariableArgument(*handle);
+      if (!argument.ok()) return argument.status();
+      ResourceKey& key = variables_.emplace_back();
+      MILLPOND_RETURN_IF_TF_ERROR(GetNodeAttr(handle->attrs(), "container", &key.container), name);
+      MILLPOND_RETURN_IF_TF_ERROR(GetNodeAttr(handle->attrs(), "shared_name", &key.name), name);
+      MILLPOND_RETURN_IF_ERROR(Replace({handle, 0}, std::move(argument.value())));
+    }
+    PruneForReverseReachability(&graph_, results_);
+    return {};
+  }
+
+  // The inputs, without their shapes, and the variables.
+  std::vector<tensorflow::XlaArgument> TakeArguments() { return std::move(arguments_); }
+  std::vector<ResourceKey> TakeVariables() { return std::move(variables_); }
+
+ private:
+  // Adds a node that is the argument or the result `index` of the function.
+  StatusOr<Node*> AddEnd(const char* op, tensorflow::DataType dtype, size_t index) {
+    tensorflow::NodeDef definition;
+    definition.set_name("millpond" + std::string(op) + "_" + std::to_string(index));
+    definition.set_op(op);
+    (*definition.mutable_attr())["T"].set_type(dtype);
+    (*definition.mutable_attr())["index"].set_i(static_cast<int64_t>(index));
+    absl::Status added;
+    Node* const node = graph_.AddNode(definition, &added);
+    MILLPOND_RETURN_IF_TF_ERROR(added, "translating the graph");
+    return node;
+  }
+
+  // Makes all that reads `source` read the next argument instead.
+  Status Replace(const Source& source, tensorflow::XlaArgument argument) {
+    const StatusOr<Node*> added =
+        AddEnd("_Arg", source.node->output_type(source.output), arguments_.size());
+    if (!added.ok()) return added.status();
+    arguments_.push_back(std::move(argument));
+    const std::vector<const tensorflow::Edge*> edges(source.node->out_edges().begin(),
+                                                     source.node->out_edges().end());
+    for (const tensorflow::Edge* const edge : edges) {
+      if (edge->IsControlEdge() || edge->src_output() != source.output) continue;
+      Node* const reader = edge->dst();
+      const int input = edge->dst_input();
+      graph_.RemoveEdge(edge);
+      graph_.AddEdge(added.value(), 0, reader, input);
+    }
+    return {};
+  }
+
+  Graph& graph_;
+  std::map<std::string, Node*> nodes_;  // of the model, by name
+  std::unordered_set<const Node*> results_;
+  std::vector<tensorflow::XlaArgument> arguments_;
+  std::vector<ResourceKey> variables_;
+};
+
 tensorflow::TensorShape ShapeFor(const tensor::TensorSpec& spec, int64_t rows) {
   tensorflow::TensorShape shape({rows});
   for (size_t i = 1; i < spec.dims.size(); ++i) shape.AddDim(spec.dims[i]);
@@ -156,6 +206,8 @@ tensorflow::TensorShape ShapeFor(const tensor::TensorSpec& spec, int64_t rows) {
 StatusOr<xla::LocalClient*> HostClient() {
   static auto* const made = new absl::StatusOr<xla::LocalClient*>([] {
     tensorflow::XlaOpRegistry::RegisterCompilationKernels();
+    // Products of float32 are float32 on a GPU too, as they are on the CPU, and not TensorFloat-32.
+    tsl::enable_tensor_float_32_execution(false);
     const auto platform = stream_executor::PlatformManager::PlatformWithName("Host");
     return platform.ok() ? xla::ClientLibrary::GetOrCreateLocalClient(*platform)
                          : absl::StatusOr<xla::LocalClient*>(platform.status());
@@ -172,13 +224,13 @@ struct HloCompiler::State {
                                                   tensorflow::FunctionDefLibrary()};
   int producer = 0;
   std::vector<tensorflow::XlaArgument> arguments;  // the inputs without their shapes, and variables
-  std::vector<VariableKey> variables;
+  std::vector<ResourceKey> variables;
 };
 
 HloCompiler::HloCompiler(std::unique_ptr<State> state) : state_(std::move(state)) {}
 HloCompiler::~HloCompiler() = default;
 
-const std::vector<VariableKey>& HloCompiler::variables() const { return state_->variables; }
+const std::vector<ResourceKey>& HloCompiler::variables() const { return state_->variables; }
 
 StatusOr<std::unique_ptr<HloCompiler>> HloCompiler::Make(const tensorflow::MetaGraphDef& meta_graph,
                                                          const tensor::Signature& signature) {
@@ -196,50 +248,12 @@ StatusOr<std::unique_ptr<HloCompiler>> HloCompiler::Make(const tensorflow::MetaG
   options.allow_internal_ops = true;
   MILLPOND_RETURN_IF_TF_ERROR(ConvertGraphDefToGraph(options, meta_graph.graph_def(), &graph),
                               "reading the graph");
-  std::map<std::string, Node*> nodes;
-  for (Node* const node : graph.op_nodes()) nodes[node->name()] = node;
-
-  std::unordered_set<const Node*> results;
-  for (size_t i = 0; i < signature.outputs.size(); ++i) {
-    const StatusOr<Source> source = FindSource(nodes, signature.outputs[i].tensor_name);
-    if (!source.ok()) return source.status();
-    const auto dtype = static_cast<tensorflow::DataType>(signature.outputs[i].dtype);
-    const StatusOr<Node*> result = AddEnd("_Retval", dtype, static_cast<int>(i), &graph);
-    if (!result.ok()) return result.status();
-    graph.AddEdge(source.value().node, source.value().output, result.value(), 0);
-    results.insert(result.value());
-  }
-  int index = 0;
-  for (const tensor::TensorSpec& input : signature.inputs) {
-    const StatusOr<Source> source = FindSource(nodes, input.tensor_name);
-    if (!source.ok()) return source.status();
-    MILLPOND_RETURN_IF_ERROR(Replace(source.value(), index, &graph));
-    tensorflow::XlaArgument argument;
-    argument.kind = tensorflow::XlaArgument::kParameter;
-    argument.type = static_cast<tensorflow::DataType>(input.dtype);
-    argument.name = input.name;
-    state->arguments.push_back(std::move(argument));
-    index += 1;
-  }
-  // Only now are the nodes gone that nothing needs once the inputs are arguments.
-  PruneForReverseReachability(&graph, results);
-  std::map<std::string, Node*> handles;  // in an order that two versions of a graph share
-  for (Node* const node : graph.op_nodes()) {
-    if (node->type_string() == "VarHandleOp") handles[node->name()] = node;
-  }
-  for (const auto& [name, handle] : handles) {
-    StatusOr<tensorflow::XlaArgument> argument = VariableArgument(*handle);
-    if (!argument.ok()) return argument.status();
-    VariableKey key;
-    MILLPOND_RETURN_IF_TF_ERROR(GetNodeAttr(handle->attrs(), "container", &key.container), name);
-    MILLPOND_RETURN_IF_TF_ERROR(GetNodeAttr(handle->attrs(), "shared_name", &key.name), name);
-    argument.value().name = name;
-    MILLPOND_RETURN_IF_ERROR(Replace({handle, 0}, index, &graph));
-    state->arguments.push_back(std::move(argument.value()));
-    state->variables.push_back(std::move(key));
-    index += 1;
-  }
-  PruneForReverseReachability(&graph, results);
+  SignatureFunction parts(&graph);
+  MILLPOND_RETURN_IF_ERROR(parts.AddOutputs(signature.outputs));
+  MILLPOND_RETURN_IF_ERROR(parts.ReplaceInputs(signature.inputs));
+  MILLPOND_RETURN_IF_ERROR(parts.ReplaceVariables());
+  state->arguments = parts.TakeArguments();
+  state->variables = parts.TakeVariables();
   tensorflow::FunctionDef function;
   MILLPOND_RETURN_IF_TF_ERROR(GraphToFunctionDef(graph, kFunction, &function),
                               "translating the graph");
@@ -254,9 +268,6 @@ StatusOr<HloProgram> HloCompiler::Translate(int64_t rows) const {
   for (size_t i = 0; i < state_->signature.inputs.size(); ++i) {
     arguments[i].shape = ShapeFor(state_->signature.inputs[i], rows);
   }
-  // Products of float32 are float32 on a GPU too, as they are on the CPU, and not TensorFloat-32.
-  static const bool has_exact_products = (tsl::enable_tensor_float_32_execution(false), true);
-  static_cast<void>(has_exact_products);
   tensorflow::XlaCompiler::Options options;
   options.device_type = tensorflow::DeviceType(kDeviceType);
   options.client = client.value();

@@ -7,18 +7,13 @@
 
 #include "native/base/status.h"
 #include "native/tensor/signature.h"
+#include "native/tf/resource_reads.h"
 
 namespace tensorflow {
 class MetaGraphDef;
 }  // namespace tensorflow
 
 namespace millpond::tf {
-
-// A variable, by its key in the resources of a device. An empty container is the default one.
-struct VariableKey {
-  std::string container;
-  std::string name;
-};
 
 // One signature as a program of XLA, for one number of rows.
 struct HloProgram {
@@ -42,7 +37,7 @@ class HloCompiler {
   HloCompiler(const HloCompiler&) = delete;
   HloCompiler& operator=(const HloCompiler&) = delete;
 
-  const std::vector<VariableKey>& variables() const;
+  const std::vector<ResourceKey>& variables() const;
   // Translates the signature for `rows` rows: about 0.1 s for the CTR model. Returns the reason,
   // with the op, if XLA cannot compile the graph.
   base::StatusOr<HloProgram> Translate(int64_t rows) const;

@@ -59,6 +59,18 @@ bool IsOnSomeDevice(tensorflow::Session* session, const ResourceKey& key, const 
   return false;
 }
 
+// Calls `look` with the tensor of a variable, under its mutex. Returns false if there is no such
+// variable.
+template <typename Look>
+bool LookAt(tensorflow::ResourceMgr* resources, const std::string& container,
+            const std::string& name, const Look& look) {
+  tensorflow::Var* found = nullptr;
+  if (!resources->Lookup(container, name, &found).ok()) return false;
+  const tensorflow::core::RefCountPtr<tensorflow::Var> variable(found);
+  const tensorflow::tf_shared_lock lock(*variable->mu());
+  return look(*variable->tensor());
+}
+
 }  // namespace
 
 ResourceReads FindResourceReads(const tensorflow::MetaGraphDef& meta_graph) {
@@ -82,16 +94,26 @@ ResourceReads FindResourceReads(const tensorflow::MetaGraphDef& meta_graph) {
   return reads;
 }
 
+base::StatusOr<tensorflow::Tensor> ValueOf(const ResourceKey& key, tensorflow::Session* session) {
+  tensorflow::Tensor value;
+  IsOnSomeDevice(
+      session, key, [&](tensorflow::ResourceMgr* resources, const std::string& container) {
+        return LookAt(resources, container, key.name, [&](const tensorflow::Tensor& tensor) {
+          if (tensor.IsInitialized()) value = tensor;
+          return tensor.IsInitialized();
+        });
+      });
+  if (!value.IsInitialized()) return base::NotFound("variable '" + key.name + "' has no value");
+  return value;
+}
+
 std::set<std::string> VariablesWithoutValue(const ResourceReads& reads,
                                             tensorflow::Session* session) {
   std::set<std::string> names;
   for (const ResourceKey& key : reads.variables) {
     const auto holds_value = [&](tensorflow::ResourceMgr* resources, const std::string& container) {
-      tensorflow::Var* found = nullptr;
-      if (!resources->Lookup(container, key.name, &found).ok()) return false;
-      const tensorflow::core::RefCountPtr<tensorflow::Var> variable(found);
-      const tensorflow::tf_shared_lock lock(*variable->mu());
-      return variable->tensor()->IsInitialized();
+      return LookAt(resources, container, key.name,
+                    [](const tensorflow::Tensor& tensor) { return tensor.IsInitialized(); });
     };
     if (!IsOnSomeDevice(session, key, holds_value)) names.insert(key.name);
   }

@@ -3,14 +3,18 @@
 #include <set>
 #include <string>
 
+#include "native/base/status.h"
+
 namespace tensorflow {
 class MetaGraphDef;
 class Session;
+class Tensor;
 }  // namespace tensorflow
 
 namespace millpond::tf {
 
-// The key of a variable or a table in a session's resource manager.
+// The key of a variable or a table in a session's resource manager. An empty container is the
+// default one.
 struct ResourceKey {
   std::string container;
   std::string name;
@@ -29,6 +33,11 @@ struct ResourceReads {
 };
 
 ResourceReads FindResourceReads(const tensorflow::MetaGraphDef& meta_graph);
+
+// Returns the value of a variable of `session`, and NOT_FOUND if it has none. The value shares the
+// variable's memory. While it lives, TensorFlow's gather from the variable would copy the table, so
+// it must not outlive the load.
+base::StatusOr<tensorflow::Tensor> ValueOf(const ResourceKey& key, tensorflow::Session* session);
 
 // Returns the names of the variables that have no value on any device of `session`.
 std::set<std::string> VariablesWithoutValue(const ResourceReads& reads,

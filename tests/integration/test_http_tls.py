@@ -20,7 +20,7 @@ from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.processes import millpond
-from tests.unit.pem import Identity, config_text, make_expired, make_identity
+from tests.unit.pem import Identity, config_text, make_expired, make_identity, show_identity
 
 PREDICT = "/v1/models/scale:predict"
 BODY = {"inputs": {"x": [1.0]}}
@@ -54,11 +54,7 @@ class TlsServer:
     def show(self, identity: Identity) -> None:
         """Replaces the file."""
         self.shown = identity
-        ca = self.ca.certificate if self.is_mutual else ""
-        text = config_text(identity.key, identity.certificate, ca, client_verify=self.is_mutual)
-        beside = self.file.with_suffix(".new")
-        beside.write_text(text)
-        beside.rename(self.file)
+        show_identity(self.file, identity, self.ca if self.is_mutual else None)
 
     @property
     def address(self) -> tuple[str, int]:

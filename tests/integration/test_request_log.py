@@ -333,7 +333,7 @@ def test_answers_of_yesterday_refuse_a_version(
         assert caller.predict(request).model_spec.version.value == 1
 
 
-# --- What is refused ------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

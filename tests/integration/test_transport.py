@@ -32,7 +32,7 @@ from tests.integration.clients import (
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop
 from tests.integration.processes import address_space_mib_peak
-from tests.unit.pem import Identity, config_text, make_identity
+from tests.unit.pem import Identity, config_text, make_identity, show_identity
 
 REFLECTION_V1 = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
@@ -98,11 +98,7 @@ class TlsServer:
     def show(self, identity: Identity) -> None:
         """Replaces the file."""
         self.shown = identity
-        ca = self.ca.certificate if self.is_mutual else ""
-        text = config_text(identity.key, identity.certificate, ca, client_verify=self.is_mutual)
-        beside = self.file.with_suffix(".new")
-        beside.write_text(text)
-        beside.rename(self.file)
+        show_identity(self.file, identity, self.ca if self.is_mutual else None)
 
     @contextmanager
     def caller(self, trusted: str, client: Identity | None = None) -> Iterator[Caller]:

@@ -36,7 +36,6 @@ namespace {
 
 FakePjrtControls controls;
 std::mutex mutex;
-int64_t used_bytes = 0;
 PJRT_Device device;
 PJRT_Device* devices[] = {&device};
 
@@ -50,8 +49,8 @@ PJRT_Error* MakeBuffer(size_t count, PJRT_Buffer** buffer) {
   {
     const std::lock_guard<std::mutex> lock(mutex);
     const auto bytes = static_cast<int64_t>(count * sizeof(float));
-    if (used_bytes + bytes <= controls.memory_bytes_max) {
-      used_bytes += bytes;
+    if (controls.used_bytes + bytes <= controls.memory_bytes_max) {
+      controls.used_bytes += bytes;
       controls.live_buffers += 1;
       *buffer = new PJRT_Buffer{std::vector<float>(count)};
       return nullptr;
@@ -110,14 +109,6 @@ PJRT_Error* DeviceDescriptionKind(PJRT_DeviceDescription_Kind_Args* args) {
   args->device_kind_size = std::strlen(args->device_kind);
   return nullptr;
 }
-PJRT_Error* DeviceMemoryStats(PJRT_Device_MemoryStats_Args* args) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  args->bytes_in_use = used_bytes;
-  args->bytes_limit = controls.memory_bytes_max;
-  args->bytes_limit_is_set = true;
-  return nullptr;
-}
-
 PJRT_Error* MakeExecutable(const std::string& code, PJRT_LoadedExecutable** executable) {
   std::istringstream words(code);
   size_t rows = 0;
@@ -181,7 +172,7 @@ PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
 PJRT_Error* BufferDestroy(PJRT_Buffer_Destroy_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_buffers -= 1;
-  used_bytes -= static_cast<int64_t>(args->buffer->elements.size() * sizeof(float));
+  controls.used_bytes -= static_cast<int64_t>(args->buffer->elements.size() * sizeof(float));
   delete args->buffer;
   return nullptr;
 }
@@ -250,7 +241,6 @@ PJRT_Api MakeTable() {
   table.PJRT_Client_BufferFromHostBuffer = BufferFromHostBuffer;
   table.PJRT_DeviceDescription_Kind = DeviceDescriptionKind;
   table.PJRT_Device_GetDescription = DeviceGetDescription;
-  table.PJRT_Device_MemoryStats = DeviceMemoryStats;
   table.PJRT_Executable_Destroy = ExecutableDestroy;
   table.PJRT_Executable_NumOutputs = ExecutableNumOutputs;
   table.PJRT_Executable_Serialize = ExecutableSerialize;

@@ -9,6 +9,7 @@ struct FakePjrtControls {
   int64_t memory_bytes_max = INT64_MAX;  // of all buffers together
   bool fails_runs = false;               // as a device that is gone does
   bool serializes = true;
+  int64_t used_bytes = 0;  // of all buffers together
   int64_t live_buffers = 0;
   int64_t live_executables = 0;
   int64_t live_clients = 0;

@@ -15,6 +15,7 @@
 #include "native/rpc/http_session.h"
 #include "tests/native/fake_session.h"
 #include "tests/native/http_server.h"
+#include "tests/native/no_session_events.h"
 #include "tests/native/rest_http2.h"
 #include "tests/native/threads.h"
 
@@ -126,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Http2, BothHttpTest, ::testing::ValuesIn(Cases()), Name
 
 // --- the choice of the protocol ---
 
-struct Nothing final : StreamEvents, SessionEvents {
+struct Nothing final : StreamEvents, testing::NoSessionEvents {
   void OnBegin(int32_t) override {}
   void OnHeader(int32_t, std::string_view, std::string_view) override {}
   void OnHeadersEnd(int32_t) override {}
@@ -135,13 +136,6 @@ struct Nothing final : StreamEvents, SessionEvents {
   void OnDataSent(int32_t) override {}
   void OnStreamClosed(int32_t) override {}
   void OnSpoken() override { is_spoken = true; }
-  void OnAcknowledged() override {}
-  void OnGoawaySeen() override {}
-  void OnPayload() override {}
-  void OnPing() override {}
-  void OnControlFrame() override {}
-  void OnForcedReset() override {}
-  void OnTooManyResets() override {}
 
   bool is_spoken = false;
 };

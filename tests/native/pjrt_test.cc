@@ -141,7 +141,7 @@ TEST_F(PjrtTest, ParametersThatDoNotFitLeaveNothing) {
   const auto parameters = DeviceParameters::Upload(accelerator, {tensor, tensor});
   EXPECT_EQ(parameters.status().code(), Code::kResourceExhausted);
   EXPECT_EQ(controls_->live_buffers, 0);
-  EXPECT_EQ(accelerator->Memory().value().used_bytes, 0);
+  EXPECT_EQ(controls_->used_bytes, 0);
 }
 
 TEST_F(PjrtTest, AFailedRunGivesItsErrorAndFreesItsBuffers) {

@@ -64,3 +64,13 @@ def config_text(
     fields = {"server_key": key, "server_cert": certificate, "custom_ca": custom_ca}
     lines = [f'{name}: "{text}"'.replace("\n", "\\n") for name, text in fields.items() if text]
     return "\n".join([*lines, f"client_verify: {str(client_verify).lower()}"])
+
+
+def show_identity(file: Path, identity: Identity, ca: Identity | None = None) -> None:
+    """Replaces an SSLConfig file at once. With `ca`, clients need a certificate of it."""
+    custom_ca = ca.certificate if ca is not None else ""
+    beside = file.with_suffix(".new")
+    beside.write_text(
+        config_text(identity.key, identity.certificate, custom_ca, client_verify=ca is not None)
+    )
+    beside.rename(file)

@@ -456,7 +456,7 @@ def _take(world: World, step: str) -> None:
     actions.get(step, lambda: None)()
 
 
-# --- What is refused ------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------
 
 
 def test_log_without_directory_is_refused(world: World):

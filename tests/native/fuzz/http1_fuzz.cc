@@ -16,6 +16,7 @@
 #include "native/tensor/dtype.h"
 #include "tests/native/fuzz/fuzz_target.h"
 #include "tests/native/fuzz/http1_answers.h"
+#include "tests/native/no_session_events.h"
 #include "tests/native/opaque_tensors.h"
 #include "tests/native/scripted_servable.h"
 #include "tests/native/serving_maps.h"
@@ -70,17 +71,6 @@ struct Client {
   }
 
   std::string received;
-};
-
-struct NoSessionEvents final : rpc::SessionEvents {
-  void OnSpoken() override {}
-  void OnAcknowledged() override {}
-  void OnGoawaySeen() override {}
-  void OnPayload() override {}
-  void OnPing() override {}
-  void OnControlFrame() override {}
-  void OnForcedReset() override {}
-  void OnTooManyResets() override {}
 };
 
 struct NothingWaits final : servable::WaitingRequests {
@@ -257,7 +247,7 @@ class Conversation final : public rpc::CallCarrier {
   rpc::ConnectionLife life_;
   rpc::StreamTable table_;
   WatchedStreams streams_;
-  NoSessionEvents events_;
+  testing::NoSessionEvents events_;
   const std::unique_ptr<rpc::Session> session_;
   rpc::OutputQueue output_;
   Client client_;
