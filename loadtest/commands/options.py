@@ -1,7 +1,7 @@
 """The options that several commands of `python -m loadtest` share."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,6 +177,7 @@ def setup_of(
     preset: str,
     reloaded: str = MODEL_NAME,
     command: str | None = None,
+    reloaded_too: Sequence[str] = (),
 ) -> Setup:
     """Makes the setup from the options of `add_load_options` and `add_swap_options`.
 
@@ -196,6 +197,7 @@ def setup_of(
         warm_up=parsed.warm_up,
         output_filter=tuple(parsed.output_filter or ()),
         command=command,
+        reloaded_too=reloaded_too,
     )
 
 

@@ -2,7 +2,8 @@
 
 Several servers are measured in turn, several times: presets, to show the effect of each step, and
 servers of any make. `--neighbour` swaps another model than the one that is loaded
-(tensorflow/serving#1866). `--memory` measures what a server keeps of an unloaded version, without load.
+(tensorflow/serving#1866), and `--both` swaps the two at the same moments. `--memory` measures what a
+server keeps of an unloaded version, without load.
 """
 
 import argparse
@@ -71,10 +72,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="any server of the PredictionService, by a shell command with "
         f"{PLACEHOLDERS}; may be repeated",
     )
-    parser.add_argument(
+    swapped = parser.add_mutually_exclusive_group()
+    swapped.add_argument(
         "--neighbour",
         action="store_true",
         help="swap another model of the same size, which gets no requests",
+    )
+    swapped.add_argument(
+        "--both",
+        action="store_true",
+        help="swap that one too, at the same moments as the model that gets the requests",
     )
     parser.add_argument(
         "--memory",
@@ -91,9 +98,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     check_can_plot(parsed.plot)
     given = rows(parsed.preset, parsed.servers)
-    if parsed.servers and (parsed.neighbour or parsed.memory):
-        raise InvalidConfig("--neighbour and --memory need servers of --preset, not of --command")
-    for option, is_given in (("--plot", parsed.plot), ("--neighbour", parsed.neighbour)):
+    if parsed.servers and (parsed.neighbour or parsed.both or parsed.memory):
+        raise InvalidConfig(
+            "--neighbour, --both and --memory need servers of --preset, not of --command"
+        )
+    without_load = {"--plot": parsed.plot, "--neighbour": parsed.neighbour, "--both": parsed.both}
+    for option, is_given in without_load.items():
         if parsed.memory and is_given:
             raise InvalidConfig(f"{option} has no effect with --memory, which runs without load")
     clock, console = SystemClock(), Console()
@@ -102,9 +112,10 @@ def _run(parsed: argparse.Namespace) -> int:
         if parsed.memory:
             return _show_memory(parsed, given, exports, directory, clock, console)
         reloaded = _NEIGHBOUR_NAME if parsed.neighbour else MODEL_NAME
+        reloaded_too = [_NEIGHBOUR_NAME] if parsed.both else []
         setups = {
             name: at_share_of_saturation(
-                setup_of(parsed, name, reloaded, command),
+                setup_of(parsed, name, reloaded, command, reloaded_too),
                 *(parsed.saturation, exports, clock, console.print),
             )
             for name, command in given.items()
@@ -210,6 +221,8 @@ def print_swap_report(report: Mapping[str, Any], console: Console) -> None:
     title = f"{report['preset']}, {report['rate_per_second']:g} requests/s"
     if report["is_neighbour_swapped"]:
         title += " while another model is swapped"
+    if report["swapped_at_the_same_moments"]:
+        title += ", two models swapped at the same moments"
     rows = {**report["windows"], "first swap": report["first_swap"]}
     console.print(latency_table(title, rows))
     everything = {**report["windows_all"], "first swap": report["first_swap_all"]}

@@ -1,6 +1,7 @@
 """Runs a server, puts load on one model, and swaps versions of one model meanwhile.
 
-Both are the same model, or two models with `swap --neighbour`.
+Both are the same model, or two models with `swap --neighbour`. With `swap --both` a second model
+gets its new versions at the same moments.
 """
 
 import threading
@@ -169,9 +170,14 @@ class Running:
         series = self._series[self._setup.reloaded]
         dropped_ns = self._clock.now_ns()
         series.drop(version)
+        for name in self._setup.reloaded_too:
+            self._series[name].drop(version)
         self.server.wait_for_unload(version - 1, dropped_ns)
         unloaded_ns = self._clock.now_ns()
         series.remove(version - 1)
+        # This swap may last longer, so only the version before its predecessor is surely unloaded.
+        for name in self._setup.reloaded_too if version > 2 else ():
+            self._series[name].remove(version - 2)
         self._pause_until(unloaded_ns, 1 + _STEADY_SECONDS_MIN)
         self._pause_until(dropped_ns, self._setup.swap_interval_seconds)
 

@@ -9,7 +9,8 @@ from loadtest.plan.presets import preset
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The parameters of one run. `loaded` and `reloaded` are model names, often the same.
+    """The parameters of one run. `loaded` and `reloaded` are model names, often the same. Models of
+    `reloaded_too` get a new version whenever `reloaded` gets one.
 
     With `command`, the server is started by that shell command, and `preset` is only its name.
     """
@@ -28,10 +29,11 @@ class Setup:
     output_filter: Sequence[str] = ()
     extra_flags: Mapping[str, object] | None = None
     command: str | None = None
+    reloaded_too: Sequence[str] = ()
 
     @property
     def model_names(self) -> Sequence[str]:
-        return tuple(dict.fromkeys((self.loaded, self.reloaded)))
+        return tuple(dict.fromkeys((self.loaded, self.reloaded, *self.reloaded_too)))
 
     @property
     def summary(self) -> str:

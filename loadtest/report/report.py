@@ -63,6 +63,7 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
         "preset": setup.preset,
         "command": setup.command,
         "is_neighbour_swapped": setup.loaded != setup.reloaded,
+        "swapped_at_the_same_moments": list(setup.reloaded_too),
         "unknown": list(runs[0].unknown),
         "rate_per_second": setup.rate_per_second,
         "rows": setup.rows,

@@ -52,7 +52,7 @@ def test_command_that_is_gone_names_its_heir(capsys: pytest.CaptureFixture[str],
     assert f"python -m loadtest {GONE_COMMANDS[name]} --help" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--plot=a.png", "--neighbour"])
+@pytest.mark.parametrize("option", ["--plot=a.png", "--neighbour", "--both"])
 def test_swap_memory_refuses_options_of_a_load(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: str
 ):

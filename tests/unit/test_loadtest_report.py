@@ -140,6 +140,14 @@ def test_table_of_a_neighbours_swaps_says_so():
     assert "300 requests/s while another model is swapped" in console.file.getvalue()
 
 
+def test_table_of_two_models_swaps_says_so():
+    setup = replace(SETUP, reloaded_too=["neighbour"])
+    console = Console(file=io.StringIO(), width=200)
+    print_swap_report(swap_report(setup, [swap_run(slow_in_swap_outcome())]), console)
+    assert isinstance(console.file, io.StringIO)
+    assert "two models swapped at the same moments" in console.file.getvalue()
+
+
 def test_memory_kept_is_a_share_of_the_large_version():
     table = memory_table({"stock": Kept(tiny_mb=100, large_mb=600, tiny_again_mb=350)})
     assert [next(iter(column.cells)) for column in table.columns][-2:] == ["250", "50.0%"]

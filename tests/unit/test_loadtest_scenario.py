@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from loadtest.measure.process_memory import Resident
 from loadtest.measure.scenario import repeats_of
 from loadtest.measure.timeline import Span, SwapSpans
 from serving.base.errors import Unavailable
+from tests.unit.fakes.clocks import FakeClock
 from tests.unit.loadtest_outcomes import MS, SETUP, steady_outcome
 
 SPANS = [SwapSpans(2, Span(20, 29), Span(30, 35))]
@@ -78,3 +80,39 @@ def test_load_ending_before_last_swap_is_refused():
     late_swap = SwapSpans(2, Span(1 * MS, 2 * MS), Span(3 * MS, 4 * MS))
     with pytest.raises(Unavailable, match="--swap-interval"):
         scenario._check_load_lasted(outcome, [late_swap])
+
+
+class NotedSeries:
+    """Notes what a series of versions is asked for."""
+
+    def __init__(self, name: str, steps: list[str]) -> None:
+        self._name, self._steps = name, steps
+
+    def drop(self, version: int) -> None:
+        self._steps.append(f"+{self._name}{version}")
+
+    def remove(self, version: int) -> None:
+        self._steps.append(f"-{self._name}{version}")
+
+
+class NotedServer:
+    """A server whose unloads are over at once."""
+
+    def __init__(self, steps: list[str]) -> None:
+        self._steps = steps
+
+    def wait_for_unload(self, version: int, dropped_ns: int) -> None:
+        self._steps.append(f"unloaded {version}")
+
+
+def test_second_model_is_swapped_at_the_same_moments():
+    steps: list[str] = []
+    setup = replace(SETUP, swaps=2, reloaded_too=["other"])
+    series: Any = {name: NotedSeries(name, steps) for name in setup.model_names}
+    server: Any = NotedServer(steps)
+    watch: Any = None
+    scenario.Running(setup, server, watch, series, FakeClock()).swap_all(0)
+    assert steps == [
+        *("+ctr2", "+other2", "unloaded 1", "-ctr1"),
+        *("+ctr3", "+other3", "unloaded 2", "-ctr2", "-other1"),
+    ]
