@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from loadtest.commands.attacks import ATTACKS
 from loadtest.commands.crashes import CRASHES
+from loadtest.commands.delta_soak import DELTA_SOAK
 from loadtest.commands.deltas import DELTAS
 from loadtest.commands.options import Command, add_commands
 from loadtest.commands.start import START
@@ -23,6 +24,7 @@ SCENARIOS: Mapping[str, Command] = MappingProxyType(
         "start": START,
         "store": STORE,
         "deltas": DELTAS,
+        "delta-soak": DELTA_SOAK,
         "attacks": ATTACKS,
     }
 )

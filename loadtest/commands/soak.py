@@ -55,7 +55,7 @@ _REST_TIMEOUT_SECONDS = 60
 # Enough for the distinct answers of some hundred versions to 64 requests each.
 _KEPT_REPLY_BYTES_MAX = 1 << 30
 # Log events that are bugs of the server, so that no change of the soak may cause them.
-_BUG_EVENTS = frozenset(
+BUG_EVENTS = frozenset(
     {
         *("control_failed", "load_raised", "unload_raised", "poll_failed", "listener_failed"),
         *("task_failed", "arena_leaked", "stop_failed", "quiesce_slow"),
@@ -212,7 +212,7 @@ def soak(setup: SoakSetup, console: Console) -> SoakResult:
         done=dict(world.done),
         loads=_counts(events, "event", ("version_available", "load_failed", "version_unloaded")),
         refusals=_counts(events, "code", ("FAILED_PRECONDITION", "RESOURCE_EXHAUSTED")),
-        bugs=[event for event in events if event["event"] in _BUG_EVENTS],
+        bugs=[event for event in events if event["event"] in BUG_EVENTS],
         resident_mb=[samples[0], max(samples), samples[-1]] if samples else [],
         mixing=mixing.outcomes(),
     )
