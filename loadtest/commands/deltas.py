@@ -13,7 +13,8 @@ from rich.table import Table
 from loadtest.commands.options import Command, add_json_option, positive, positive_integer
 from loadtest.drive.trained_model import MODEL_NAME, TrainedTables
 from loadtest.measure.process_memory import resident
-from loadtest.measure.server_pages import ServerPages
+from loadtest.measure.server_pages import ServerPages, read_bytes_of
+from loadtest.plan.row_values import RowValues
 from loadtest.report.tables import write_json
 from serving.base.clock import Clock, SystemClock, seconds_since
 from serving.base.errors import Unavailable
@@ -47,12 +48,10 @@ class LoadedVersion:
 def load_of(swap: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a version that its swap's record has. Pure."""
     stages = {item["name"]: item["seconds"] for item in swap["stages"] if item["task"] == "load"}
-    restored_bytes = swap["restored_bytes"]
     return {
         "load_seconds": swap["published_at"] - swap["load_started_at"],
         "stage_seconds": stages,
-        # A version without tables has no such figures, because it reads everything.
-        "restored_bytes": swap["parameter_bytes"] if restored_bytes is None else restored_bytes,
+        "restored_bytes": read_bytes_of(swap),
         "kept_bytes": swap["kept_bytes"] or 0,
         "restored_in_full": swap["delta_restored_in_full"],
     }
@@ -75,24 +74,21 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     console, clock = Console(), SystemClock()
     with tempfile.TemporaryDirectory(prefix="millpond-deltas-") as directory:
-        tables = TrainedTables(Path(directory), parsed.table_gb * 1e9, parsed.seed)
-        loaded = measure_deltas(
-            tables, parsed.changed_percent / 100, parsed.versions, clock, console.print
+        values = RowValues.sized(
+            parsed.table_gb * 1e9, parsed.changed_percent / 100, None, parsed.seed
         )
-    console.print(table_of(tables.table_bytes, loaded))
+        tables = TrainedTables(Path(directory), values)
+        loaded = measure_deltas(tables, parsed.versions, clock, console.print)
+    console.print(table_of(values.table_bytes, loaded))
     write_json(parsed.json, [asdict(item) for item in loaded])
     return 0
 
 
 def measure_deltas(
-    tables: TrainedTables,
-    changed_ratio: float,
-    delta_count: int,
-    clock: Clock,
-    say: Callable[[str], None],
+    tables: TrainedTables, delta_count: int, clock: Clock, say: Callable[[str], None]
 ) -> Sequence[LoadedVersion]:
     """Serves a base, and then one delta after the other. Raises MillpondError if one does not load."""
-    tables.publish_base(1)
+    tables.publish_base()
     loaded = []
     with ModelServer(
         model_name=MODEL_NAME,
@@ -103,7 +99,7 @@ def measure_deltas(
         server.wait_until_available(MODEL_NAME, 1, _LOAD_TIMEOUT_SECONDS)
         say(f"base: {_resident_bytes(server, clock) / _MB:,.0f} MB resident")
         for version in range(2, delta_count + 2):
-            tables.train(changed_ratio)
+            tables.train(version)
             loaded.append(_measure(tables, version, server, clock))
             say(f"version {version}: {loaded[-1].available_seconds:.2f} s")
     return loaded

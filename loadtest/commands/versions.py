@@ -18,13 +18,12 @@ from loadtest.commands.options import Command, add_json_option, positive, positi
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel, demo_directory, prepare_model
 from loadtest.drive.version_series import VersionSeries
 from loadtest.measure.life_slow_request import SlowRequestSetup, measure_slow_request
+from loadtest.measure.rollbacks import measure_rollbacks
 from loadtest.measure.timeline import LogClock
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.report.tables import number, write_json
 from serving.base.clock import NS_PER_SECOND, Clock, SystemClock, pause
-from serving.base.errors import Unavailable
 from serving.base.protos import predict_pb2
-from serving.client import Client
 from serving.server.model_server import ModelServer
 from serving.server.server_log import LogEvent
 
@@ -61,7 +60,7 @@ def _run(parsed: argparse.Namespace) -> int:
     console, clock = Console(), SystemClock()
     with demo_directory(None) as directory:
         exports = prepare_model(directory, _TABLE_ROWS, console.print)
-        rollbacks = measure_rollbacks(exports, parsed.rollbacks, clock)
+        rollbacks = _rollbacks(exports, parsed.rollbacks, clock)
         drops_ms = measure_drops(exports, parsed.drops, clock)
         setup = SlowRequestSetup(
             rounds=parsed.rounds,
@@ -96,29 +95,12 @@ def _run(parsed: argparse.Namespace) -> int:
     return 1 if any(faults) else 0
 
 
-def measure_rollbacks(
-    exports: DemoModel, count: int, clock: Clock
-) -> Mapping[str, Sequence[float]]:
-    """Measures for each rollback: ms to its reply, ms to the first answer after the reply, and if
-    that answer came from a wrong version.
-    """
+def _rollbacks(exports: DemoModel, count: int, clock: Clock) -> Mapping[str, Sequence[float]]:
     load = CtrLoad(MODEL_NAME, rows=1, table_rows=_TABLE_ROWS, seed=1)
     request = predict_pb2.PredictRequest.FromString(load.payloads[0])
-    found: dict[str, list[float]] = {"reply_ms": [], "answer_ms": [], "is_late": []}
     with ExitStack() as stack:
         server, _series = _serving(stack, exports, "keep_previous_seconds = 3600", versions=(1, 2))
-        client = stack.enter_context(Client(server.admin_target))
-        for _ in range(count):
-            began_ns = clock.now_ns()
-            client.rollback(MODEL_NAME)
-            replied_ns = clock.now_ns()
-            version = client.predict_message(request).model_spec.version.value
-            found["answer_ms"].append((clock.now_ns() - began_ns) / 1e6)
-            found["reply_ms"].append((replied_ns - began_ns) / 1e6)
-            found["is_late"].append(version != 1)
-            client.allow(MODEL_NAME, 2)
-            _wait_for_default(client, 2, clock)
-    return found
+        return measure_rollbacks(server.admin_target, request, count, clock, old=1, new=2)
 
 
 def measure_drops(exports: DemoModel, count: int, clock: Clock) -> Sequence[float]:
@@ -162,17 +144,6 @@ def _serving(
 
 def _is_available(version: int, event: LogEvent) -> bool:
     return (event["event"], event.get("version")) == ("version_available", version)
-
-
-def _wait_for_default(client: Client, version: int, clock: Clock) -> None:
-    """Waits until `version` is the default version. Raises Unavailable at the timeout."""
-    end_ns = clock.now_ns() + _TIMEOUT_SECONDS * NS_PER_SECOND
-    while client.describe_models()[MODEL_NAME]["default_version"] != version:
-        if clock.now_ns() > end_ns:
-            raise Unavailable(
-                f"version {version} is not the default version after {_TIMEOUT_SECONDS} s"
-            )
-        pause(clock, 0.002)
 
 
 def _figures(values_ms: Sequence[float]) -> dict[str, float]:

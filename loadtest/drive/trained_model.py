@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from loadtest.plan.row_load import INPUT, OUTPUT, VERSION_OUTPUT
+from loadtest.plan.row_values import TABLE_COUNT, RowValues, dense
+
 MODEL_NAME = "trained"
-_TABLE_COUNT = 2
-_COLUMN_COUNT = 16
-_ROW_BYTES = 4 * _COLUMN_COUNT
-_OUTPUT_COUNT = 4
 
 
 @dataclass(frozen=True)
@@ -29,77 +28,88 @@ class WrittenVersion:
 
 
 class TrainedTables:
-    """Writes a base and its deltas by `millpond.delta`. Making it imports TensorFlow (5 s).
+    """Writes a base and its deltas by `millpond.delta`, or whole versions. Making it imports TensorFlow (5 s).
 
-    The same rows change in each step of training, as those of the most popular ids do: a delta has all rows
-    that have changed since the base.
+    A delta has all rows that have changed since the base.
     """
 
-    def __init__(self, directory: Path, table_bytes: float, seed: int) -> None:
+    def __init__(self, directory: Path, values: RowValues) -> None:
         import tensorflow as tf
 
         self.base_path = directory / "versions"
         self._beside = directory / "beside"
-        self._random = np.random.default_rng(seed)
-        self._row_count = round(table_bytes / _TABLE_COUNT / _ROW_BYTES)
-        self._changed: list[tuple[Any, Any]] = []
+        self._values = values
+        self._changed = [np.empty(0, np.int64) for _ in range(TABLE_COUNT)]
         self._base: Any = None
         self._module = tf.Module()
-        self._module.tables = [
-            tf.Variable(tf.random.stateless_normal((self._row_count, _COLUMN_COUNT), (seed, k)))
-            for k in range(_TABLE_COUNT)
-        ]
-        self._module.dense = tf.Variable(self._normal(_TABLE_COUNT * _COLUMN_COUNT, _OUTPUT_COUNT))
+        self._module.tables = [self._first_table(table) for table in range(TABLE_COUNT)]
+        self._module.dense = tf.Variable(dense())
+        self._module.version = tf.Variable(1, dtype=tf.int64)
         for path in (self.base_path, self._beside):
             path.mkdir()
 
         def answer(ids: Any) -> dict[str, Any]:
             rows = [tf.nn.embedding_lookup(table, ids) for table in self._module.tables]
-            return {"y": tf.matmul(tf.concat(rows, 1), self._module.dense)}
+            y = tf.matmul(tf.concat(rows, 1), self._module.dense)
+            return {OUTPUT: y, VERSION_OUTPUT: tf.fill(tf.shape(ids), self._module.version)}
 
         self._answer = tf.function(
-            answer, input_signature=[tf.TensorSpec([None], tf.int64, name="ids")]
+            answer, input_signature=[tf.TensorSpec([None], tf.int64, name=INPUT)]
         )
-
-    @property
-    def table_bytes(self) -> int:
-        return _TABLE_COUNT * self._row_count * _ROW_BYTES
 
     @property
     def changed_row_count(self) -> int:
         """The rows that differ from the base."""
-        return sum(len(ids) for _, ids in self._changed)
+        return sum(len(ids) for ids in self._changed)
 
-    def train(self, changed_ratio: float) -> None:
-        """Changes that share of the rows."""
-        if not self._changed:
-            count = max(1, round(changed_ratio * self._row_count))
-            self._changed = [
-                (table, np.sort(self._random.choice(self._row_count, count, replace=False)))
-                for table in self._module.tables
-            ]
-        for table, ids in self._changed:
-            table.scatter_nd_update(ids[:, np.newaxis], self._normal(len(ids), _COLUMN_COUNT))
+    def train(self, version: int) -> None:
+        """Changes the rows that `version` changes. Version 1 is as it was made."""
+        for number, table in enumerate(self._module.tables):
+            ids = self._values.changed_ids(number, version)
+            rows = self._values.rows(number, ids, version)
+            table.scatter_nd_update(ids[:, np.newaxis], rows)
+            self._changed[number] = np.union1d(self._changed[number], ids)
+        self._module.version.assign(version)
 
-    def publish_base(self, version: int) -> None:
+    def publish_base(self) -> None:
+        """Writes version 1, of which deltas can be made, to where servers look."""
         from millpond.delta import export_base
 
-        path = self.base_path / str(version)
         self._base = export_base(
-            self._module, path, signatures=self._answer, tables=self._module.tables
+            self._module,
+            self.base_path / "1",
+            signatures=self._answer,
+            tables=self._module.tables,
         )
 
     def export_delta(self, version: int) -> WrittenVersion:
         """Writes a delta of the base beside the place where servers look. `publish` follows."""
         from millpond.delta import export_delta
 
-        written = WrittenVersion(self._beside / str(version), version)
-        export_delta(self._module, self._base, written.path, changed_ids=self._changed)
+        written = self._written(version)
+        changed_ids = zip(self._module.tables, self._changed, strict=True)
+        export_delta(self._module, self._base, written.path, changed_ids=changed_ids)
+        return written
+
+    def export_whole(self, version: int) -> WrittenVersion:
+        """Writes all tables, as any trainer does, beside the place where servers look. `publish` follows."""
+        import tensorflow as tf
+
+        from millpond.delta.version_files import written_beside
+
+        written = self._written(version)
+        with written_beside(written.path) as partial:
+            tf.saved_model.save(self._module, str(partial), signatures=self._answer)
         return written
 
     def publish(self, written: WrittenVersion) -> None:
         """Moves a version to where servers find it."""
         os.rename(written.path, self.base_path / str(written.version))
 
-    def _normal(self, *shape: int) -> Any:
-        return self._random.normal(size=shape).astype(np.float32)
+    def _written(self, version: int) -> WrittenVersion:
+        return WrittenVersion(self._beside / str(version), version)
+
+    def _first_table(self, table: int) -> Any:
+        import tensorflow as tf
+
+        return tf.Variable(self._values.rows(table, np.arange(self._values.row_count), 0))

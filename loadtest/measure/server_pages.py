@@ -63,6 +63,13 @@ class Metrics:
         ]
 
 
+def read_bytes_of(swap: Mapping[str, Any]) -> int:
+    """The bytes that a swap's load read, by its record. Pure."""
+    restored_bytes = swap["restored_bytes"]
+    # A version without tables has no such figure, because it reads everything.
+    return int(swap["parameter_bytes"] if restored_bytes is None else restored_bytes)
+
+
 class ServerPages:
     """The pages of one server; `url` is `http://HOST:PORT`. Each method raises Unavailable."""
 

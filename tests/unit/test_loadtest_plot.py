@@ -37,3 +37,12 @@ def _height(picture: Path) -> int:
     data = picture.read_bytes()
     assert data.startswith(b"\x89PNG")
     return int.from_bytes(data[20:24], "big")
+
+
+def test_ages_have_a_row_of_their_own(tmp_path: Path):
+    plain, aged = tmp_path / "plain.png", tmp_path / "aged.png"
+    runs = {"delta": swap_run(slow_in_swap_outcome())}
+    line = (np.array([8.0, 9.0]), np.array([1.0, 0.5]))
+    plot_runs(plain, runs)
+    plot_runs(aged, runs, {"delta": line, "full": line})
+    assert _height(aged) > _height(plain)
