@@ -127,4 +127,13 @@ base::StatusOr<DeviceBuffer> Accelerator::StartUpload(const HostTensor& tensor,
   return DeviceBuffer(api_, upload.buffer);
 }
 
+base::StatusOr<AcceleratorMemory> Accelerator::Memory() const {
+  MILLPOND_PJRT_ARGS(PJRT_Device_MemoryStats, statistics);
+  statistics.device = device_;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Device_MemoryStats(&statistics),
+                                "counting the memory of " + description_);
+  return AcceleratorMemory{statistics.bytes_in_use,
+                           statistics.bytes_limit_is_set ? statistics.bytes_limit : 0};
+}
+
 }  // namespace millpond::pjrt

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +16,12 @@ namespace millpond::pjrt {
 struct AcceleratorOptions {
   // The share of the GPU's memory that the client may take in all, from 0 to 1. CUDA only.
   float memory_fraction = 0.9F;
+};
+
+// The memory of an accelerator, as its client counts it.
+struct AcceleratorMemory {
+  int64_t used_bytes = 0;
+  int64_t limit_bytes = 0;  // the most that the client may take; 0: unknown
 };
 
 // One accelerator, which is the first that the plugin finds, through a client of its own.
@@ -46,6 +53,8 @@ class Accelerator {
   // room; a plugin may tell that only by the buffer's readiness.
   base::StatusOr<DeviceBuffer> StartUpload(const HostTensor& tensor, PJRT_Event** copied) const;
 
+  // The error is UNIMPLEMENTED if the plugin does not count.
+  base::StatusOr<AcceleratorMemory> Memory() const;
   const Api& api() const { return api_; }
 
  private:

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "native/base/clock.h"
+
 namespace millpond::pjrt {
 namespace {
 
@@ -69,12 +71,116 @@ base::StatusOr<std::unique_ptr<DeviceParameters>> DeviceParameters::Upload(
   return parameters;
 }
 
+// One run of the accelerator, for `rows` of the `size` rows of a program.
+class RowProgram::OneRun {
+ public:
+  OneRun(const RowProgram& program, int64_t rows, int64_t size)
+      : program_(program),
+        accelerator_(*program.parameters_->accelerator()),
+        rows_(rows),
+        size_(size),
+        copies_(accelerator_.api()) {
+    // The copies under way point to what lies in it.
+    filled_.reserve(program.inputs_.size() + program.outputs_.size());
+  }
+
+  // Starts all steps, and waits for the end of the last one.
+  base::Status Run(const Executable& executable, const std::vector<const char*>& inputs,
+                   const std::vector<char*>& outputs) {
+    MILLPOND_RETURN_IF_ERROR(StartInputs(inputs));
+    MILLPOND_RETURN_IF_ERROR(Start(executable));
+    MILLPOND_RETURN_IF_ERROR(StartOutputs(outputs));
+    return Finish(outputs);
+  }
+
+  // Does the same, waits for the end of each step, and adds their times to `*counts`.
+  base::Status RunTimed(const Executable& executable, const std::vector<const char*>& inputs,
+                        const std::vector<char*>& outputs, RunCounts* counts) {
+    const int64_t began_ns = base::MonotonicNs();
+    MILLPOND_RETURN_IF_ERROR(StartInputs(inputs));
+    MILLPOND_RETURN_IF_ERROR(AwaitReady(input_buffers_));
+    const int64_t arrived_ns = base::MonotonicNs();
+    MILLPOND_RETURN_IF_ERROR(Start(executable));
+    MILLPOND_RETURN_IF_ERROR(AwaitReady(results_));
+    const int64_t computed_ns = base::MonotonicNs();
+    MILLPOND_RETURN_IF_ERROR(StartOutputs(outputs));
+    MILLPOND_RETURN_IF_ERROR(Finish(outputs));
+    counts->AddTimes(
+        {0, arrived_ns - began_ns, computed_ns - arrived_ns, base::MonotonicNs() - computed_ns});
+    return {};
+  }
+
+ private:
+  base::Status StartInputs(const std::vector<const char*>& inputs) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const RowType& row = program_.inputs_[i];
+      const char* elements = inputs[i];
+      if (rows_ < size_) {
+        elements = filled_.emplace_back(FilledUp(inputs[i], rows_, size_, row.bytes)).data();
+      }
+      HostTensor tensor{row.type, {size_}, elements};
+      tensor.dims.insert(tensor.dims.end(), row.dims.begin(), row.dims.end());
+      PJRT_Event* copied = nullptr;
+      base::StatusOr<DeviceBuffer> buffer = accelerator_.StartUpload(tensor, &copied);
+      if (!buffer.ok()) return buffer.status();
+      copies_.Add(copied);
+      input_buffers_.push_back(std::move(buffer.value()));
+    }
+    return {};
+  }
+
+  base::Status Start(const Executable& executable) {
+    std::vector<PJRT_Buffer*> arguments;
+    for (const DeviceBuffer& input : input_buffers_) arguments.push_back(input.get());
+    for (const size_t index : program_.parameter_indices_) {
+      arguments.push_back(program_.parameters_->buffer(index));
+    }
+    return executable.Run(arguments, &results_);
+  }
+
+  base::Status StartOutputs(const std::vector<char*>& outputs) {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const size_t bytes = size_ * program_.outputs_[i].bytes;
+      landed_.push_back(rows_ < size_ ? filled_.emplace_back(bytes).data() : outputs[i]);
+      PJRT_Event* copied = nullptr;
+      MILLPOND_RETURN_IF_ERROR(results_[i].StartCopy(landed_[i], bytes, &copied));
+      copies_.Add(copied);
+    }
+    return {};
+  }
+
+  base::Status Finish(const std::vector<char*>& outputs) {
+    MILLPOND_RETURN_IF_ERROR(copies_.Await());
+    for (size_t i = 0; rows_ < size_ && i < outputs.size(); ++i) {
+      std::memcpy(outputs[i], landed_[i], rows_ * program_.outputs_[i].bytes);
+    }
+    return {};
+  }
+
+  static base::Status AwaitReady(const std::vector<DeviceBuffer>& buffers) {
+    for (const DeviceBuffer& buffer : buffers) MILLPOND_RETURN_IF_ERROR(buffer.AwaitReady());
+    return {};
+  }
+
+  const RowProgram& program_;
+  const Accelerator& accelerator_;
+  const int64_t rows_;
+  const int64_t size_;
+  // Declared before the copies, which may read and write it to their end.
+  std::vector<std::vector<char>> filled_;
+  Copies copies_;
+  std::vector<DeviceBuffer> input_buffers_;
+  std::vector<DeviceBuffer> results_;
+  std::vector<char*> landed_;
+};
+
 base::Status RowProgram::AddSize(int64_t rows, std::unique_ptr<Executable> executable) {
   if (executable->output_count() != outputs_.size()) {
     return base::Internal("an executable has " + std::to_string(executable->output_count()) +
                           " outputs, and its function has " + std::to_string(outputs_.size()));
   }
   executables_[rows] = std::move(executable);
+  counts_.AddSize(rows);
   return {};
 }
 
@@ -92,52 +198,14 @@ base::Status RowProgram::Run(int64_t rows, const std::vector<const char*>& input
   while (rows > 0) {
     const int64_t taken = std::min(rows, largest);
     const auto next = executables_.lower_bound(taken);
-    MILLPOND_RETURN_IF_ERROR(RunOnce(taken, next->first, *next->second, from, to));
+    OneRun run(*this, taken, next->first);
+    const Executable& executable = *next->second;
+    MILLPOND_RETURN_IF_ERROR(counts_.TakesTimes() ? run.RunTimed(executable, from, to, &counts_)
+                                                  : run.Run(executable, from, to));
+    counts_.CountRun(next->first, taken);
     for (size_t i = 0; i < from.size(); ++i) from[i] += taken * inputs_[i].bytes;
     for (size_t i = 0; i < to.size(); ++i) to[i] += taken * outputs_[i].bytes;
     rows -= taken;
-  }
-  return {};
-}
-
-base::Status RowProgram::RunOnce(int64_t rows, int64_t size, const Executable& executable,
-                                 const std::vector<const char*>& inputs,
-                                 const std::vector<char*>& outputs) const {
-  const Accelerator& accelerator = *parameters_->accelerator();
-  // Declared before the copies, which may read and write it to their end.
-  std::vector<std::vector<char>> filled;
-  filled.reserve(inputs.size() + outputs.size());
-  Copies copies(accelerator.api());
-  std::vector<DeviceBuffer> buffers;
-  std::vector<PJRT_Buffer*> arguments;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const char* elements = inputs[i];
-    if (rows < size) {
-      elements = filled.emplace_back(FilledUp(inputs[i], rows, size, inputs_[i].bytes)).data();
-    }
-    HostTensor tensor{inputs_[i].type, {size}, elements};
-    tensor.dims.insert(tensor.dims.end(), inputs_[i].dims.begin(), inputs_[i].dims.end());
-    PJRT_Event* copied = nullptr;
-    base::StatusOr<DeviceBuffer> buffer = accelerator.StartUpload(tensor, &copied);
-    if (!buffer.ok()) return buffer.status();
-    copies.Add(copied);
-    arguments.push_back(buffer.value().get());
-    buffers.push_back(std::move(buffer.value()));
-  }
-  for (const size_t index : parameter_indices_) arguments.push_back(parameters_->buffer(index));
-  std::vector<DeviceBuffer> results;
-  MILLPOND_RETURN_IF_ERROR(executable.Run(arguments, &results));
-  std::vector<char*> landed;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const size_t bytes = size * outputs_[i].bytes;
-    landed.push_back(rows < size ? filled.emplace_back(bytes).data() : outputs[i]);
-    PJRT_Event* copied = nullptr;
-    MILLPOND_RETURN_IF_ERROR(results[i].StartCopy(landed[i], bytes, &copied));
-    copies.Add(copied);
-  }
-  MILLPOND_RETURN_IF_ERROR(copies.Await());
-  for (size_t i = 0; rows < size && i < outputs.size(); ++i) {
-    std::memcpy(outputs[i], landed[i], rows * outputs_[i].bytes);
   }
   return {};
 }

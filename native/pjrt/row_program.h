@@ -10,6 +10,7 @@
 #include "native/pjrt/accelerator.h"
 #include "native/pjrt/device_buffer.h"
 #include "native/pjrt/executable.h"
+#include "native/pjrt/run_figures.h"
 
 namespace millpond::pjrt {
 
@@ -70,17 +71,18 @@ class RowProgram {
                    const std::vector<char*>& outputs) const;
 
   std::vector<int64_t> sizes() const;
+  // The counts of the runs, for what runs the signature elsewhere, too.
+  RunCounts& counts() const { return counts_; }
 
  private:
-  base::Status RunOnce(int64_t rows, int64_t size, const Executable& executable,
-                       const std::vector<const char*>& inputs,
-                       const std::vector<char*>& outputs) const;
+  class OneRun;
 
   const std::shared_ptr<const DeviceParameters> parameters_;
   const std::vector<size_t> parameter_indices_;
   const std::vector<RowType> inputs_;
   const std::vector<RowType> outputs_;
   std::map<int64_t, std::unique_ptr<Executable>> executables_;
+  mutable RunCounts counts_;
 };
 
 }  // namespace millpond::pjrt

@@ -1,7 +1,9 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "native/pjrt/accelerator.h"
@@ -23,12 +25,19 @@ std::shared_ptr<pjrt::Accelerator> MakeAccelerator(const nb::str& plugin, float 
   }));
 }
 
+std::optional<pjrt::AcceleratorMemory> MemoryOf(const pjrt::Accelerator& self) {
+  const auto memory = WithoutGil([&] { return self.Memory(); });
+  if (!memory.ok()) return std::nullopt;
+  return memory.value();
+}
+
 }  // namespace
 
 void RegisterAccelerator(nb::module_& module) {
   nb::class_<pjrt::Accelerator>(module, "Accelerator", nb::is_final())
       .def(nb::new_(&MakeAccelerator), nb::arg("plugin"), nb::arg("memory_fraction"))
-      .def_prop_ro("description", &pjrt::Accelerator::description);
+      .def_prop_ro("description", &pjrt::Accelerator::description)
+      .def("memory", &MemoryOf);
 }
 
 }  // namespace millpond::python

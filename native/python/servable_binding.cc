@@ -246,6 +246,11 @@ void RegisterLoadedServable(nb::module_& module) {
                      const auto pinned = ValueOrThrow(self.version().Pin());
                      return self.loaded().model().accelerator_bytes();
                    })
+      .def("accelerator_runs",
+           [](const PyServable& self) {
+             const auto pinned = ValueOrThrow(self.version().Pin());
+             return self.loaded().model().accelerator_runs();
+           })
       .def("seal_arena", &SealArena)
       .def("destroy", &Destroy);
 }

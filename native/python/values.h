@@ -31,6 +31,8 @@
 #include "native/metrics/model_history.h"
 #include "native/metrics/request_recorder.h"
 #include "native/metrics/span_buffer.h"
+#include "native/pjrt/accelerator.h"
+#include "native/pjrt/run_figures.h"
 #include "native/python/binding.h"
 #include "native/python/value_class.h"
 #include "native/rpc/reflection_service.h"
@@ -176,6 +178,43 @@ struct ValueClass<tf::AcceleratedSignature> {
   static constexpr char kName[] = "AcceleratedSignature";
   static constexpr auto kFields = std::tuple{
       Field{"name", &Value::name}, Field{"rows", &Value::rows}, Field{"reason", &Value::reason}};
+};
+
+template <>
+struct ValueClass<pjrt::AcceleratorMemory> {
+  using Value = pjrt::AcceleratorMemory;
+  static constexpr auto kModule = "serving.data_plane.loads";
+  static constexpr char kName[] = "AcceleratorMemory";
+  static constexpr auto kFields = std::tuple{Field{"used_bytes", &Value::used_bytes},
+                                             Field{"limit_bytes", &Value::limit_bytes}};
+};
+
+template <>
+struct EnumNames<pjrt::RunStage> {
+  static constexpr char kName[] = "RUN_STAGES";
+  static constexpr std::array kNames = {"wait", "transfer_in", "run", "transfer_out"};
+};
+static_assert(EnumNames<pjrt::RunStage>::kNames.size() == pjrt::kRunStageCount);
+
+template <>
+struct EnumNames<pjrt::CpuReason> {
+  static constexpr char kName[] = "CPU_REASONS";
+  static constexpr std::array kNames = {"shape", "memory", "failed", "lost"};
+};
+static_assert(EnumNames<pjrt::CpuReason>::kNames.size() == pjrt::kCpuReasonCount);
+
+template <>
+struct ValueClass<pjrt::RunFigures> {
+  using Value = pjrt::RunFigures;
+  static constexpr auto kModule = "serving.data_plane.servables";
+  static constexpr char kName[] = "AcceleratorRuns";
+  static constexpr auto kFields = std::tuple{Field{"signature", &Value::signature},
+                                             Field{"sizes", &Value::sizes},
+                                             Field{"run_counts", &Value::run_counts},
+                                             Field{"row_counts", &Value::row_counts},
+                                             Field{"timed_run_count", &Value::timed_run_count},
+                                             Field{"stage_ns", &Value::stage_ns},
+                                             Field{"cpu_run_counts", &Value::cpu_run_counts}};
 };
 
 template <>

@@ -26,15 +26,16 @@ void RegisterValues(nanobind::module_& module) {
   for (const auto& [name, dtype] : inference::kDatatypes) datatypes[nanobind::int_(dtype)] = name;
   module.attr("infer_datatypes") = datatypes;
   RegisterEnums<base::ThreadPriority, metrics::Phase, metrics::Method, rpc::ReplyCompression,
-                tensor::RowVerdict::Kind>(module);
+                tensor::RowVerdict::Kind, pjrt::RunStage, pjrt::CpuReason>(module);
   RegisterDataclasses<
       tf::RuntimeOptions, memory::MemoryStatistics, tf::MemoryPlan, memory::SlabPoolStatistics,
       memory::TableStatistics, tf::TableReport, tf::MissingKernel, tf::AcceleratedSignature,
-      servable::BatchSettings, memory::ArenaStatistics, memory::ArenaRemains,
-      servable::BatchFigures, servable::SignatureBatching, servable::RequestReservoirStatistics,
-      servable::RequestLogStatistics, tf::LoggedBatch, servable::Routing, metrics::LatencyFigures,
-      metrics::HistoryPoint, base::TraceContext, metrics::RequestSpan, tf::EventTotal, tf::Trace,
-      rpc::ReflectionTable, rpc::HttpOptions, rpc::ServerOptions>(module);
+      pjrt::AcceleratorMemory, pjrt::RunFigures, servable::BatchSettings, memory::ArenaStatistics,
+      memory::ArenaRemains, servable::BatchFigures, servable::SignatureBatching,
+      servable::RequestReservoirStatistics, servable::RequestLogStatistics, tf::LoggedBatch,
+      servable::Routing, metrics::LatencyFigures, metrics::HistoryPoint, base::TraceContext,
+      metrics::RequestSpan, tf::EventTotal, tf::Trace, rpc::ReflectionTable, rpc::HttpOptions,
+      rpc::ServerOptions>(module);
 }
 
 }  // namespace millpond::python

@@ -141,6 +141,12 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
   return made;
 }
 
+std::vector<pjrt::RunFigures> AcceleratedPrograms::run_figures() const {
+  std::vector<pjrt::RunFigures> figures;
+  for (const auto& [name, program] : programs_) figures.push_back(program->counts().Figures(name));
+  return figures;
+}
+
 size_t AcceleratedPrograms::parameter_bytes() const {
   return parameters_ == nullptr ? 0 : parameters_->bytes();
 }
@@ -154,16 +160,28 @@ std::unique_ptr<SignatureRunner> AcceleratedPrograms::Accelerate(
 
 Status AcceleratedRunner::Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
                               tensor::TensorList* result) const {
+  const std::optional<pjrt::CpuReason> reason = TryThere(outputs, inputs, result);
+  if (!reason) return {};
+  program_.counts().CountCpuRun(*reason);
+  return host_->Run(outputs, inputs, result);
+}
+
+// Runs there, or returns the reason why the CPU has to.
+std::optional<pjrt::CpuReason> AcceleratedRunner::TryThere(const tensor::OutputSet& outputs,
+                                                           const tensor::TensorList& inputs,
+                                                           tensor::TensorList* result) const {
   const std::optional<int64_t> rows = RowsOf(inputs);
-  if (!rows || is_lost_.load(std::memory_order_relaxed)) return host_->Run(outputs, inputs, result);
+  if (!rows) return pjrt::CpuReason::kShape;
+  if (is_lost_.load(std::memory_order_relaxed)) return pjrt::CpuReason::kLost;
   const Status ran = RunThere(*rows, outputs, inputs, result);
-  if (ran.ok()) return ran;
+  if (ran.ok()) return {};
   // Memory comes back when other runs end; all else is taken for the loss of the accelerator.
-  if (ran.code() != base::Code::kResourceExhausted && !is_lost_.exchange(true)) {
+  if (ran.code() == base::Code::kResourceExhausted) return pjrt::CpuReason::kMemory;
+  if (!is_lost_.exchange(true)) {
     LOG(ERROR) << "accelerator_lost: signature '" << signature_.name
                << "' runs on the CPU from now on: " << ran.message();
   }
-  return host_->Run(outputs, inputs, result);
+  return pjrt::CpuReason::kFailed;
 }
 
 // Returns the rows of a request, or nothing if it has none, or not the shapes of the signature.

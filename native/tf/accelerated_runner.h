@@ -11,6 +11,7 @@
 #include "native/pjrt/accelerator.h"
 #include "native/pjrt/executable_cache.h"
 #include "native/pjrt/row_program.h"
+#include "native/pjrt/run_figures.h"
 #include "native/tensor/row_verdict.h"
 #include "native/tensor/signature.h"
 #include "native/tf/hlo_compiler.h"
@@ -55,6 +56,8 @@ class AcceleratedPrograms {
   const std::vector<AcceleratedSignature>& signatures() const { return signatures_; }
   // The bytes that the parameters take on the accelerator.
   size_t parameter_bytes() const;
+  // The runs of each signature that has programs, since the load.
+  std::vector<pjrt::RunFigures> run_figures() const;
   // Returns `host`, or a runner that runs `signature` on the accelerator and on `host` what cannot
   // run there. This object must outlive it.
   std::unique_ptr<SignatureRunner> Accelerate(std::unique_ptr<SignatureRunner> host,
@@ -87,6 +90,9 @@ class AcceleratedRunner final : public SignatureRunner {
                    tensor::TensorList* result) const override;
 
  private:
+  std::optional<pjrt::CpuReason> TryThere(const tensor::OutputSet& outputs,
+                                          const tensor::TensorList& inputs,
+                                          tensor::TensorList* result) const;
   std::optional<int64_t> RowsOf(const tensor::TensorList& inputs) const;
   base::Status RunThere(int64_t rows, const tensor::OutputSet& outputs,
                         const tensor::TensorList& inputs, tensor::TensorList* result) const;

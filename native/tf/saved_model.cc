@@ -499,6 +499,11 @@ size_t SavedModel::accelerator_bytes() const {
   return state_->accelerated == nullptr ? 0 : state_->accelerated->parameter_bytes();
 }
 
+std::vector<pjrt::RunFigures> SavedModel::accelerator_runs() const {
+  if (state_->accelerated == nullptr) return {};
+  return state_->accelerated->run_figures();
+}
+
 Status SavedModel::MakeCallables() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "MakeCallables"));
   const ParameterMemoryScope parameter_scope(state_->parameters);

@@ -124,6 +124,8 @@ class SavedModel {
   std::vector<AcceleratedSignature> signatures_on_accelerator() const;
   // The bytes of the parameters in the accelerator's memory; 0 without one.
   size_t accelerator_bytes() const;
+  // The runs of each signature that has programs for the accelerator.
+  std::vector<pjrt::RunFigures> accelerator_runs() const;
   const tensor::SignatureMap& signatures() const;
   // A serialized tensorflow.serving.SignatureDefMap.
   const std::string& signature_def_map() const;

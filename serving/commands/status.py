@@ -190,7 +190,8 @@ def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
     for label, version in model.get("waiting_labels", {}).items():
         lines.append(f"{name}: label {label} waits for version {version}, which is not AVAILABLE")
     for version in model["versions"]:
-        lines += _batching_remarks(f"{name}: version {version['version']}", version)
+        subject = f"{name}: version {version['version']}"
+        lines += [*_batching_remarks(subject, version), *_accelerator_remarks(subject, version)]
     shown = {version["version"] for version in model["versions"]}
     lines += [
         f"{name}: version {row['version']} is {_BLOCK_TEXTS[row['by']]}"
@@ -214,6 +215,22 @@ def _batching_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]
             yield f"{subject}: signature {state['signature']} is batched{rows}, {_batches_text(state)}"
         else:
             yield f"{subject}: runs of several signatures are batched, {_batches_text(state)}"
+
+
+def _accelerator_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line for each signature of a version that has programs for the accelerator.
+
+    Servers of earlier releases do not send "accelerator".
+    """
+    for runs in version.get("accelerator", ()):
+        rows = f"{runs['row_count']:,} rows and {runs['padding_row_count']:,} of padding"
+        done = f"{runs['run_count']:,} runs, {rows}" if runs["run_count"] else "no run yet"
+        reasons = [
+            f"{reason} {count:,}" for reason, count in runs["cpu_run_counts"].items() if count
+        ]
+        elsewhere = f"; on the CPU: {', '.join(reasons)}" if reasons else ""
+        memory = f"{version['accelerator_bytes'] / _BYTES_PER_MB:,.1f} MB of parameters"
+        yield f"{subject}: signature {runs['signature']} runs on the accelerator ({memory}): {done}{elsewhere}"
 
 
 def _rows_text(state: Mapping[str, Any]) -> str:

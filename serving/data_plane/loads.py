@@ -145,8 +145,20 @@ class AcceleratedSignature:
     """Why it runs on the CPU; "" if it does not."""
 
 
+@dataclass(frozen=True)
+class AcceleratorMemory:
+    """The memory of an accelerator, as this server's client counts it."""
+
+    used_bytes: int
+    limit_bytes: int
+    """The most that this server may take there; 0 if the plugin does not say."""
+
+
 class Accelerator(Protocol):
     """An accelerator, through a client of its own. Thread: any, at once."""
+
+    def memory(self) -> AcceleratorMemory | None:
+        """Counts the memory in use; None if the plugin does not count it, or has lost the device."""
 
     @property
     def description(self) -> str:

@@ -120,6 +120,46 @@ class SignatureBatching:
     figures: BatchFigures
 
 
+RUN_STAGES = ("wait", "transfer_in", "run", "transfer_out")
+"""The stages of a run on an accelerator, in their order."""
+
+CPU_REASONS = ("shape", "memory", "failed", "lost")
+"""The reasons for a run on the CPU although the signature has programs for the accelerator: the request's
+shapes are not the signature's; the accelerator is full; the run failed there, which gives the signature up; it
+was given up before.
+"""
+
+
+@dataclass(frozen=True)
+class AcceleratorRuns:
+    """The runs of one signature that has programs for an accelerator, since its load."""
+
+    signature: str
+    sizes: Sequence[int]
+    """The rows of each program, ascending."""
+
+    run_counts: Sequence[int]
+    """The runs of each program."""
+
+    row_counts: Sequence[int]
+    """The rows that the runs of each program were asked for, without padding."""
+
+    timed_run_count: int
+    """The runs behind `stage_ns`: the first ones, and one of 64 after that."""
+
+    stage_ns: Sequence[int]
+    """The time of each of `RUN_STAGES`, of all timed runs together."""
+
+    cpu_run_counts: Sequence[int]
+    """The runs on the CPU by each of `CPU_REASONS`."""
+
+    @property
+    def padding_row_count(self) -> int:
+        """The rows that were computed only to fill up the programs."""
+        computed = sum(size * runs for size, runs in zip(self.sizes, self.run_counts, strict=True))
+        return computed - sum(self.row_counts)
+
+
 class Servable(Protocol):
     """One loaded version. `SavedModelLoad.finish` makes it, and `destroy` frees it.
 
@@ -237,6 +277,9 @@ class Servable(Protocol):
     @property
     def accelerator_bytes(self) -> int:
         """The bytes of the version's parameters in an accelerator's memory; 0 without one."""
+
+    def accelerator_runs(self) -> Sequence[AcceleratorRuns]:
+        """Counts the runs of each signature that has programs for an accelerator."""
 
     def seal_arena(self) -> bool:
         """Makes the slab read-only, once the version is warm.

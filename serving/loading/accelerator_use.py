@@ -15,6 +15,9 @@ from serving.data_plane.loads import AcceleratedSignature, Accelerator, SavedMod
 
 _log = structlog.get_logger(__name__)
 
+CUDA = "cuda"
+"""The accelerator whose plugin is in a package."""
+
 _CUDA_PACKAGE = "jax_plugins.xla_cuda13"
 _CUDA_LIBRARY = "xla_cuda_plugin.so"
 

@@ -20,6 +20,7 @@ from prometheus_client.openmetrics.exposition import (
 )
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
+from serving.monitoring.accelerator_metrics import accelerator_metrics
 from serving.monitoring.batch_metrics import batch_metrics
 from serving.monitoring.metric_samples import Samples
 from serving.monitoring.monitored_parts import MonitoredParts
@@ -59,6 +60,7 @@ class MetricsCollector:
         yield from batch_metrics(parts, statuses)
         yield from version_metrics(parts, statuses, latest)
         yield from swap_metrics(parts.swaps.records())
+        yield from accelerator_metrics(parts, statuses)
         yield from request_log_metrics(parts.request_logs.figures())
         yield from process_metrics(parts)
         yield from tensorflow_serving_metrics(parts.requests.model_methods(), latest, parts.served)

@@ -405,6 +405,86 @@ REQUEST_LOG_DISK_ERRORS = MetricFamily(
     help="Failures of the disk when a file of the request log was written, completed or deleted.",
 )
 
+# --- The accelerator --------------------------------------------------------------------------------
+
+_PROGRAM_LABELS = (*_SIGNATURE_LABELS, "rows")
+
+ACCELERATOR_PARAMETERS = MetricFamily(
+    name="serving_accelerator_parameter_bytes",
+    kind="gauge",
+    unit="bytes",
+    labels=_VERSION_LABELS,
+    help="Parameters of an AVAILABLE version in the accelerator's memory. 0 if all of the version runs on "
+    "the CPU. No series without an accelerator.",
+)
+ACCELERATOR_RUNS = MetricFamily(
+    name="serving_accelerator_runs_total",
+    kind="counter",
+    labels=_PROGRAM_LABELS,
+    help="Runs of an AVAILABLE version on the accelerator, by the rows of the program. A run of fewer "
+    "rows is filled up.",
+)
+ACCELERATOR_ROWS = MetricFamily(
+    name="serving_accelerator_rows_total",
+    kind="counter",
+    labels=_PROGRAM_LABELS,
+    help="Rows that these runs were asked for, without padding.",
+)
+ACCELERATOR_PADDING_ROWS = MetricFamily(
+    name="serving_accelerator_padding_rows_total",
+    kind="counter",
+    labels=_SIGNATURE_LABELS,
+    help="Rows that were computed only to fill up programs.",
+)
+ACCELERATOR_STAGE = MetricFamily(
+    name="serving_accelerator_stage_seconds",
+    kind="summary",
+    unit="seconds",
+    labels=(*_SIGNATURE_LABELS, "stage"),
+    help="Stages of a run on the accelerator: wait (for its turn), transfer_in, run, transfer_out. Sum and "
+    "count are of the first 8 runs of a version and of one run in 64 after that.",
+)
+ACCELERATOR_CPU_RUNS = MetricFamily(
+    name="serving_accelerator_cpu_runs_total",
+    kind="counter",
+    labels=(*_SIGNATURE_LABELS, "reason"),
+    help="Runs on the CPU of a signature that has programs for the accelerator: shape (not the shapes of "
+    "the signature), memory (none left there), failed (the run that gave the signature up), lost (a later "
+    "run).",
+)
+ACCELERATOR_USED = MetricFamily(
+    name="serving_accelerator_memory_used_bytes",
+    kind="gauge",
+    unit="bytes",
+    help="Memory of the accelerator that this server uses, for parameters, programs and runs. No series "
+    "if the plugin does not count it.",
+)
+ACCELERATOR_LIMIT = MetricFamily(
+    name="serving_accelerator_memory_limit_bytes",
+    kind="gauge",
+    unit="bytes",
+    help="Most memory of the accelerator that this server may use: --accelerator_memory_fraction of it.",
+)
+GPU_UTILIZATION = MetricFamily(
+    name="serving_gpu_utilization_ratio",
+    kind="gauge",
+    unit="ratio",
+    help="Share of the time in which the GPU ran a kernel of any process, over at most a second. No series "
+    "without NVIDIA's driver, as with the next two.",
+)
+GPU_ENERGY = MetricFamily(
+    name="serving_gpu_energy_joules_total",
+    kind="counter",
+    unit="joules",
+    help="Energy that the GPU has used since its driver was loaded.",
+)
+GPU_TEMPERATURE = MetricFamily(
+    name="serving_gpu_temperature_celsius",
+    kind="gauge",
+    unit="celsius",
+    help="Temperature of the GPU.",
+)
+
 # --- Memory -----------------------------------------------------------------------------------------
 
 
@@ -642,6 +722,9 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(REQUEST_LOG_SAMPLED, REQUEST_LOG_WRITTEN, REQUEST_LOG_DROPPED, REQUEST_LOG_PENDING),
     *(REQUEST_LOG_BYTES, REQUEST_LOG_FILES, REQUEST_LOG_DELETED_FILES, REQUEST_LOG_DELETED_BYTES),
     REQUEST_LOG_DISK_ERRORS,
+    *(ACCELERATOR_PARAMETERS, ACCELERATOR_RUNS, ACCELERATOR_ROWS, ACCELERATOR_PADDING_ROWS),
+    *(ACCELERATOR_STAGE, ACCELERATOR_CPU_RUNS, ACCELERATOR_USED, ACCELERATOR_LIMIT),
+    *(GPU_UTILIZATION, GPU_ENERGY, GPU_TEMPERATURE),
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),
     *(ARENA_SLAB, ARENA_RESIDENT),
     *(SLABS_IN_USE, SLABS_SPARE, SLABS_QUARANTINED, SLAB_IN_USE_BYTES, SLAB_SPARE_BYTES),

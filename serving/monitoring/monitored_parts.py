@@ -4,22 +4,23 @@ Each read is quick, does not wait for requests, and may happen on any thread.
 """
 
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serving.base.clock import Clock
 from serving.core.servable import ServableId
-from serving.data_plane.loads import SlabPool
+from serving.data_plane.loads import Accelerator, SlabPool
 from serving.data_plane.plane import DataPlane
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.requests import Admission, ByteBudget, GrpcServer
-from serving.data_plane.servables import ArenaStatistics
+from serving.data_plane.servables import AcceleratorRuns, ArenaStatistics
 from serving.http.health_routes import readiness
 from serving.loading.batch_records import BatchRecords
 from serving.loading.memory_fit import available_bytes
 from serving.loading.reservoirs import Reservoirs
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.streams import Streams
+from serving.monitoring.gpu_sensors import GpuFigures, GpuSensors
 from serving.monitoring.swap_timeline import SwapTimeline
 from serving.monitoring.tracing import NoTracing, Tracing
 from serving.reload.config_reload import ConfigReloader
@@ -46,11 +47,20 @@ class ProcessFigures:
         return resource.getrusage(resource.RUSAGE_SELF)
 
 
+@dataclass(frozen=True)
+class AcceleratedVersion:
+    """A version of a server with an accelerator: the bytes of its parameters there, and its runs."""
+
+    parameter_bytes: int
+    runs: Sequence[AcceleratorRuns]
+
+
 @dataclass(frozen=True, kw_only=True)
 class MonitoredParts:
     """The parts of one server.
 
-    `slab_pool` is None if versions have no arenas. `model_memory_limit_bytes` 0 means no limit.
+    `slab_pool` is None if versions have no arenas, `accelerator` if all run on the CPU, and `gpu` without
+    NVIDIA's driver. `model_memory_limit_bytes` 0 means no limit.
     `build_info` is that of the data plane.
     """
 
@@ -69,6 +79,8 @@ class MonitoredParts:
     reservoirs: Reservoirs
     request_logs: RequestLogs
     slab_pool: SlabPool | None
+    accelerator: Accelerator | None = None
+    gpu: GpuSensors | None = None
     health: HealthReporter
     refusals: ConfigRefusals
     tracing: Tracing | NoTracing
@@ -86,6 +98,20 @@ class MonitoredParts:
             return servable.arena_statistics()
         except self.plane.StatusError:
             return None  # It was destroyed after the look-up.
+
+    def accelerated(self, servable_id: ServableId) -> AcceleratedVersion | None:
+        """The parameters and runs of a version on the accelerator; None without one, or without the version."""
+        servable = self.streams.servable(servable_id)
+        if self.accelerator is None or servable is None:
+            return None
+        try:
+            return AcceleratedVersion(servable.accelerator_bytes, servable.accelerator_runs())
+        except self.plane.StatusError:
+            return None  # It was destroyed after the look-up.
+
+    def gpu_figures(self) -> GpuFigures:
+        """The last figures of the GPU's sensors; without sensors, none is known."""
+        return GpuFigures() if self.gpu is None else self.gpu.figures
 
     def reasons(self) -> Mapping[str, str | None]:
         """The reason why each configured model is not ready; None for a ready model."""

@@ -12,9 +12,9 @@ from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
 from serving.data_plane.request_statistics import PHASES, VERSION_METHODS, MethodStatistics
-from serving.data_plane.servables import ArenaStatistics, SignatureBatching
+from serving.data_plane.servables import AcceleratorRuns, ArenaStatistics, SignatureBatching
 from serving.manager.state_monitor import Statuses
-from serving.monitoring.monitored_parts import MonitoredParts
+from serving.monitoring.monitored_parts import AcceleratedVersion, MonitoredParts
 from serving.monitoring.page_points import latency_json, points_json
 from serving.monitoring.request_metrics import WINDOW_SECONDS
 from serving.monitoring.swap_record import SwapRecord, SwapResult, record_document
@@ -108,6 +108,7 @@ class PageData:
                 methods.get(status.id, ()),
                 self._parts.arena(status.id) if status.state is AVAILABLE else None,
                 self._parts.batches.of(status.id) if status.state is AVAILABLE else (),
+                self._parts.accelerated(status.id) if status.state is AVAILABLE else None,
             )
             for name, routing, default_version in self._routes(statuses, model)
             for status in reversed(statuses[name])
@@ -179,6 +180,7 @@ def version_json(
     methods: Sequence[MethodStatistics],
     arena: ArenaStatistics | None,
     batching: Sequence[SignatureBatching] = (),
+    accelerated: AcceleratedVersion | None = None,
 ) -> dict[str, Any]:
     """Returns one version: its state and the reason, its routes, and figures of requests and memory."""
     busiest = _busiest(methods)
@@ -200,6 +202,7 @@ def version_json(
         "latency": _latency(busiest),
         "phases": _phases(busiest),
         "batching": [batching_json(state) for state in batching],
+        "accelerator": [] if accelerated is None else accelerator_json(accelerated),
         "arena_allocated_bytes": arena.allocated_bytes if arena else None,
         "arena_resident_bytes": arena.slab_resident_bytes if arena else None,
     }
@@ -274,6 +277,29 @@ def batching_json(state: SignatureBatching) -> dict[str, Any]:
         "row_count": figures.row_count,
         "wait_us": figures.wait_ns // NS_PER_MICROSECOND,
     }
+
+
+def accelerator_json(accelerated: AcceleratedVersion) -> list[dict[str, Any]]:
+    """The signatures of a version that have programs for the accelerator, with counts since the load."""
+    return [
+        {
+            "signature": runs.signature,
+            "parameter_bytes": accelerated.parameter_bytes,
+            "run_count": sum(runs.run_counts),
+            "row_count": sum(runs.row_counts),
+            "padding_row_count": runs.padding_row_count,
+            "run_us": _run_us(runs),
+            "cpu_run_count": sum(runs.cpu_run_counts),
+        }
+        for runs in accelerated.runs
+    ]
+
+
+def _run_us(runs: AcceleratorRuns) -> float | None:
+    """The mean time of a run there, with its transfers and its wait; None without a timed run."""
+    if runs.timed_run_count == 0:
+        return None
+    return sum(runs.stage_ns) / runs.timed_run_count / NS_PER_MICROSECOND
 
 
 def _busiest(methods: Sequence[MethodStatistics]) -> MethodStatistics | None:

@@ -17,7 +17,7 @@ from serving.base.json_requests import parse_object
 from serving.core.blocked_versions import as_rows
 from serving.core.operator_api import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK, Rollback
 from serving.core.servable import ServableStatus
-from serving.data_plane.servables import Servable, SignatureBatching
+from serving.data_plane.servables import CPU_REASONS, AcceleratorRuns, Servable, SignatureBatching
 from serving.manager.blocked_version_file import BlockedVersionKeeper
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.streams import Streams
@@ -182,6 +182,7 @@ def _figures(servable: Servable) -> dict[str, Any]:
     try:
         statistics, arena = servable.statistics(), servable.arena_statistics()
         batching = servable.batching()
+        accelerator_bytes, runs = servable.accelerator_bytes, servable.accelerator_runs()
     except Exception:  # noqa: BLE001 (it may be in destruction)
         return {}
     return {
@@ -190,6 +191,19 @@ def _figures(servable: Servable) -> dict[str, Any]:
         "latency_ns_p999": statistics.latency_ns_p999,
         "arena_resident_bytes": arena.slab_resident_bytes if arena else None,
         "batching": [_batching(state) for state in batching],
+        "accelerator_bytes": accelerator_bytes,
+        "accelerator": [_accelerator(item) for item in runs],
+    }
+
+
+def _accelerator(runs: AcceleratorRuns) -> dict[str, Any]:
+    """The runs of one signature that has programs for the accelerator, since the load."""
+    return {
+        "signature": runs.signature,
+        "run_count": sum(runs.run_counts),
+        "row_count": sum(runs.row_counts),
+        "padding_row_count": runs.padding_row_count,
+        "cpu_run_counts": dict(zip(CPU_REASONS, runs.cpu_run_counts, strict=True)),
     }
 
 

@@ -17,6 +17,7 @@ from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.servables import Servable
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.loading.accelerator_use import (
+    CUDA,
     AcceleratorUse,
     cuda_plugin_path,
     make_cache_directory,
@@ -30,6 +31,7 @@ from serving.loading.loader import LoadSettings
 from serving.loading.memory_fit import available_bytes
 from serving.loading.request_cores import RequestCores
 from serving.loading.reservoirs import Reservoirs
+from serving.monitoring.gpu_sensors import GpuSensors, open_nvml
 from serving.reload.batching import Batching
 from serving.rpc.capture_service import CaptureDirectory
 from serving.server.foundation import Foundation
@@ -65,6 +67,7 @@ def load_settings(
     request_statistics: RequestStatistics,
     batch_records: BatchRecords,
     batch_refusals: BatchRefusals,
+    accelerator: AcceleratorUse | None,
 ) -> LoadSettings:
     """Collects the settings of loads that all models share."""
     replay = partial(
@@ -87,11 +90,11 @@ def load_settings(
         batch_records=batch_records,
         batch_refusals=batch_refusals,
         ops=InstalledOps(installed_op_libraries),
-        accelerator=_make_accelerator_use(foundation),
+        accelerator=accelerator,
     )
 
 
-def _make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
+def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
     """Opens the accelerator; None if all versions run on the CPU. Raises the plugin's error."""
     config = foundation.config
     if not config.accelerator:
@@ -109,6 +112,14 @@ def _make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
         rows=config.accelerator_rows,
         cache_directory=config.accelerator_cache_directory,
     )
+
+
+def make_gpu_sensors(foundation: Foundation) -> GpuSensors | None:
+    """Makes the reader of the GPU's sensors; None if there is no GPU of NVIDIA's, or no driver."""
+    if foundation.config.accelerator != CUDA:
+        return None
+    nvml = open_nvml()
+    return None if nvml is None else GpuSensors(nvml, foundation.clock)
 
 
 def make_arenas(config: ServerConfig, pool: SlabPool | None) -> Arenas | None:

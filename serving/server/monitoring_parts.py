@@ -88,6 +88,8 @@ def make_monitored_parts(
         reservoirs=versions.reservoirs,
         request_logs=versions.request_logs,
         slab_pool=versions.slab_pool,
+        accelerator=None if versions.accelerator is None else versions.accelerator.accelerator,
+        gpu=versions.gpu,
         health=health,
         refusals=refusals,
         tracing=tracing,

@@ -32,6 +32,7 @@ from serving.server.request_parts import RequestParts
 from serving.server.stop_timeouts import (
     BLOCKED_VERSIONS_TIMEOUT_SECONDS,
     CAPTURE_TIMEOUT_SECONDS,
+    GPU_SENSORS_TIMEOUT_SECONDS,
     REQUEST_LOG_TIMEOUT_SECONDS,
     UNLOAD_TIMEOUT_SECONDS,
 )
@@ -99,6 +100,8 @@ class Versions:
         monitor.add_listener(self.batches.on_status)
         self._batch_refusals = BatchRefusals(clock)
         monitor.add_listener(self._batch_refusals.on_status)
+        self.accelerator = loading_parts.make_accelerator_use(foundation)
+        self.gpu = loading_parts.make_gpu_sensors(foundation)
         self.loads = self._make_loads(foundation, arenas)
         self.keeper = _make_keeper(foundation)
         self.swaps = SwapTimeline(
@@ -140,6 +143,7 @@ class Versions:
             request_statistics=self._statistics,
             batch_records=self.batches,
             batch_refusals=self._batch_refusals,
+            accelerator=self.accelerator,
         )
         return ModelLoads(
             settings,
@@ -157,6 +161,8 @@ class Versions:
         if self._capture is not None:
             self._capture.start()
         self.request_logs.start()
+        if self.gpu is not None:
+            self.gpu.start()
         self.keeper.start()
         self.swaps.start()
         self.manager.start()
@@ -189,12 +195,14 @@ class Versions:
         """Ends the swap timeline, which first passes its last swaps to tracing."""
         self.swaps.stop()
 
-    def stop(self) -> None:
-        """Ends the remaining threads, and frees the spare memory."""
+    def stop(self) -> bool:
+        """Ends the remaining threads, and frees the spare memory. Returns False if a thread still runs."""
         self._batch_refusals.stop()
         self._threads.stop()
+        is_over = self.gpu is None or self.gpu.stop(GPU_SENSORS_TIMEOUT_SECONDS)
         if self.slab_pool is not None:
             self.slab_pool.stop()
+        return is_over
 
 
 def _make_streams(foundation: Foundation) -> Streams:

@@ -6,12 +6,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from loadtest.drive.demo_model import DemoModel, prepare_model
+from serving.client import Client
 from serving.commands.ctr_model import reference_answer, request_inputs
 from serving.core.servable import END
+from serving.monitoring.metrics_routes import PATHS
 from tests.integration.clients import array, caller_to, predict_request
 from tests.integration.exports import drop, let_settle
 from tests.integration.kept_exports import kept_export
@@ -42,6 +45,7 @@ def host_flags(cache: Path) -> Mapping[str, object]:
         "accelerator": f"pjrt:{plugin_path()}",
         "accelerator_rows": "1,4,8",
         "accelerator_cache_directory": cache,
+        "admin_on_data_port": True,
     }
 
 
@@ -73,6 +77,33 @@ def test_answers_are_those_of_the_reference(host: ModelHost, ctr: Mapping[int, P
     model = host.model(prefix="ctr").serve(ctr[1])
     model.wait_for_log("signature_on_accelerator", version=1, rows=[1, 4, 8])
     assert_answers_of(model, 1, 1)
+
+
+def test_runs_are_counted_where_they_ran(host: ModelHost, ctr: Mapping[int, Path]) -> None:
+    model = host.model(prefix="ctr").serve(ctr[1])
+    before = runs_of(model)
+    with caller_to(model.server.target) as caller:
+        for rows in (1, 3, 9):
+            caller.predict(predict_request(model.name, request_inputs(rows, rows, TABLE_ROWS)))
+    after = runs_of(model)
+    # 9 rows are a run of 8 and a run of 1.
+    counted = ("run_count", 4), ("row_count", 13), ("padding_row_count", 1)
+    for name, count in counted:
+        assert after[name] - before[name] == count
+    assert set(after["cpu_run_counts"].values()) == {0}
+    metrics = httpx.get(f"{model.server.url}{PATHS[0]}").text
+    labels = f'model="{model.name}",rows="8",signature="serving_default",version="1"'
+    assert f"serving_accelerator_runs_total{{{labels}}}" in metrics
+
+
+def runs_of(model: HostedModel) -> Mapping[str, Any]:
+    """The runs of serving_default, as `millpond status` gets them."""
+    with Client(model.server.target) as client:
+        (version,) = client.describe_models()[model.name]["versions"]
+    assert version["accelerator_bytes"] > TABLE_ROWS
+    (runs,) = version["accelerator"]
+    assert isinstance(runs, dict)
+    return runs
 
 
 def test_a_swap_loses_no_request(host: ModelHost, ctr: Mapping[int, Path]) -> None:

@@ -45,6 +45,8 @@ EMPTY_WHEN_HEALTHY = {
     'code=~"UNKNOWN|DEADLINE_EXCEEDED': "no request has failed by the server's fault",
     'serving_version_blocked{by="crash"}': "no version has crashed the server",
     "serving_request_log_": "the model logs no requests",
+    "serving_accelerator_": "the server has no accelerator",
+    "serving_gpu_": "the server has no accelerator",
     "serving_swap_read_bytes": "the model has no tables that versions share",
     "serving_swap_delta_restored_in_full": "the model has no tables that versions share",
 }

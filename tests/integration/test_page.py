@@ -38,7 +38,7 @@ from tests.unit.fakes.page import (
     status,
     swap,
 )
-from tests.unit.fakes.servables import busy_batching
+from tests.unit.fakes.servables import BUSY_RUNS, busy_batching
 
 MARKUP = '<img src=x onerror="window.hit=1">\'&amp;</script><script>window.hit=1</script>'
 
@@ -152,7 +152,15 @@ def test_page_shows_phases_and_batches(open_page: OpenPage) -> None:
         expect(figures.nth(2)).to_have_text("7 µs")
 
 
+def test_page_shows_the_runs_on_the_accelerator(open_page: OpenPage) -> None:
+    scene = FakeParts(statuses=[status("m", 1)], runs={ServableId("m", 1): [BUSY_RUNS]})
+    with serve_page(scene, UpForHours()) as address:
+        figures = open_page(address).page.locator("#accelerator tr td.number")
+        expect(figures).to_have_text(["700 B", "8", "4.5", "16 %", "1.00 ms", "3"])
+
+
 def test_page_without_batching_has_no_table_of_batches(empty: Visit) -> None:
+    expect(empty.page.locator("#accelerator-section")).to_be_hidden()
     expect(empty.page.locator("#batches-section")).to_be_hidden()
     expect(empty.page.locator("#phases-section")).to_be_hidden()
 

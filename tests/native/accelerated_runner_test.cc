@@ -85,6 +85,10 @@ class AcceleratedRunnerTest : public ::testing::Test {
     return Run(x);
   }
 
+  int64_t CpuRuns(pjrt::CpuReason reason) const {
+    return program_->counts().Figures("").cpu_run_counts[static_cast<size_t>(reason)];
+  }
+
   FakePjrtControls* controls_;
   tensor::Signature signature_;
   std::unique_ptr<pjrt::RowProgram> program_;
@@ -103,6 +107,7 @@ TEST_F(AcceleratedRunnerTest, OtherShapesRunOnTheCpu) {
   EXPECT_EQ(Run(Tensor(tensorflow::DT_INT32, {2})), (std::vector<float>{kHostAnswer}));
   EXPECT_EQ(host_runs_, 3);
   EXPECT_EQ(controls_->run_count, 0);
+  EXPECT_EQ(CpuRuns(pjrt::CpuReason::kShape), 3);
 }
 
 TEST_F(AcceleratedRunnerTest, ALostAcceleratorIsLeftAlone) {
@@ -112,6 +117,8 @@ TEST_F(AcceleratedRunnerTest, ALostAcceleratorIsLeftAlone) {
   EXPECT_EQ(RunRows({1}), (std::vector<float>{kHostAnswer}));
   EXPECT_EQ(host_runs_, 2);
   EXPECT_EQ(controls_->run_count, 1);
+  EXPECT_EQ(CpuRuns(pjrt::CpuReason::kFailed), 1);
+  EXPECT_EQ(CpuRuns(pjrt::CpuReason::kLost), 1);
 }
 
 TEST_F(AcceleratedRunnerTest, AFullAcceleratorIsAskedAgain) {
@@ -120,6 +127,7 @@ TEST_F(AcceleratedRunnerTest, AFullAcceleratorIsAskedAgain) {
   controls_->memory_bytes_max = INT64_MAX;
   EXPECT_EQ(RunRows({1}), (std::vector<float>{kFactor}));
   EXPECT_EQ(host_runs_, 1);
+  EXPECT_EQ(CpuRuns(pjrt::CpuReason::kMemory), 1);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "native/base/clock.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
 
 struct PJRT_Error {
@@ -22,8 +23,12 @@ struct PJRT_DeviceDescription {};
 struct PJRT_Device {
   PJRT_DeviceDescription description;
 };
+struct PJRT_Event {
+  int64_t happens_ns;
+};
 struct PJRT_Buffer {
   std::vector<float> elements;
+  int64_t ready_ns = 0;
 };
 struct PJRT_Executable {};
 struct PJRT_LoadedExecutable {
@@ -43,6 +48,14 @@ PJRT_Error* MakeError(PJRT_Error_Code code, const char* message) {
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_errors += 1;
   return new PJRT_Error{code, message};
+}
+
+// Returns an event that happens at `happens_ns`; none if that is over.
+PJRT_Event* MakeEvent(int64_t happens_ns) {
+  if (happens_ns <= millpond::base::MonotonicNs()) return nullptr;
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_events += 1;
+  return new PJRT_Event{happens_ns};
 }
 
 PJRT_Error* MakeBuffer(size_t count, PJRT_Buffer** buffer) {
@@ -109,6 +122,14 @@ PJRT_Error* DeviceDescriptionKind(PJRT_DeviceDescription_Kind_Args* args) {
   args->device_kind_size = std::strlen(args->device_kind);
   return nullptr;
 }
+PJRT_Error* DeviceMemoryStats(PJRT_Device_MemoryStats_Args* args) {
+  if (!controls.counts_memory) return MakeError(PJRT_Error_Code_UNIMPLEMENTED, "no counts");
+  const std::lock_guard<std::mutex> lock(mutex);
+  args->bytes_in_use = controls.used_bytes;
+  args->bytes_limit = controls.memory_bytes_max;
+  args->bytes_limit_is_set = true;
+  return nullptr;
+}
 PJRT_Error* MakeExecutable(const std::string& code, PJRT_LoadedExecutable** executable) {
   std::istringstream words(code);
   size_t rows = 0;
@@ -166,7 +187,8 @@ PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
   for (size_t i = 0; i < args->num_dims; ++i) count *= args->dims[i];
   if (PJRT_Error* const error = MakeBuffer(count, &args->buffer)) return error;
   std::memcpy(args->buffer->elements.data(), args->data, count * sizeof(float));
-  args->done_with_host_buffer = nullptr;
+  args->buffer->ready_ns = millpond::base::MonotonicNs() + controls.transfer_in_ns;
+  args->done_with_host_buffer = MakeEvent(args->buffer->ready_ns);
   return nullptr;
 }
 PJRT_Error* BufferDestroy(PJRT_Buffer_Destroy_Args* args) {
@@ -177,7 +199,7 @@ PJRT_Error* BufferDestroy(PJRT_Buffer_Destroy_Args* args) {
   return nullptr;
 }
 PJRT_Error* BufferReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
-  args->event = nullptr;
+  args->event = MakeEvent(args->buffer->ready_ns);
   return nullptr;
 }
 PJRT_Error* BufferSize(PJRT_Buffer_OnDeviceSizeInBytes_Args* args) {
@@ -190,7 +212,8 @@ PJRT_Error* BufferToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
     return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake copy has another size");
   }
   std::memcpy(args->dst, elements.data(), args->dst_size);
-  args->event = nullptr;
+  args->event = MakeEvent(std::max(args->src->ready_ns, millpond::base::MonotonicNs()) +
+                          controls.transfer_out_ns);
   return nullptr;
 }
 
@@ -207,18 +230,30 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   }
   PJRT_Buffer* output = nullptr;
   if (PJRT_Error* const error = MakeBuffer(executable.rows, &output)) return error;
+  int64_t begins_ns = millpond::base::MonotonicNs();
   for (size_t input = 0; input < executable.inputs; ++input) {
+    begins_ns = std::max(begins_ns, arguments[input]->ready_ns);
     for (size_t row = 0; row < executable.rows; ++row) {
       output->elements[row] += arguments[input]->elements.at(row);
     }
   }
   for (float& element : output->elements) element *= arguments[executable.inputs]->elements[0];
+  output->ready_ns = begins_ns + controls.run_ns;
   args->output_lists[0][0] = output;
   return nullptr;
 }
 
-PJRT_Error* EventAwait(PJRT_Event_Await_Args*) { return nullptr; }
-PJRT_Error* EventDestroy(PJRT_Event_Destroy_Args*) { return nullptr; }
+PJRT_Error* EventAwait(PJRT_Event_Await_Args* args) {
+  millpond::base::SleepNs(
+      std::max<int64_t>(0, args->event->happens_ns - millpond::base::MonotonicNs()));
+  return nullptr;
+}
+PJRT_Error* EventDestroy(PJRT_Event_Destroy_Args* args) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_events -= 1;
+  delete args->event;
+  return nullptr;
+}
 
 PJRT_Api MakeTable() {
   PJRT_Api table{};
@@ -241,6 +276,7 @@ PJRT_Api MakeTable() {
   table.PJRT_Client_BufferFromHostBuffer = BufferFromHostBuffer;
   table.PJRT_DeviceDescription_Kind = DeviceDescriptionKind;
   table.PJRT_Device_GetDescription = DeviceGetDescription;
+  table.PJRT_Device_MemoryStats = DeviceMemoryStats;
   table.PJRT_Executable_Destroy = ExecutableDestroy;
   table.PJRT_Executable_NumOutputs = ExecutableNumOutputs;
   table.PJRT_Executable_Serialize = ExecutableSerialize;

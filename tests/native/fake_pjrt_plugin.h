@@ -9,11 +9,17 @@ struct FakePjrtControls {
   int64_t memory_bytes_max = INT64_MAX;  // of all buffers together
   bool fails_runs = false;               // as a device that is gone does
   bool serializes = true;
+  bool counts_memory = true;
+  // The time after which an event has happened: of a copy to the device, of a run, of a copy back.
+  int64_t transfer_in_ns = 0;
+  int64_t run_ns = 0;
+  int64_t transfer_out_ns = 0;
   int64_t used_bytes = 0;  // of all buffers together
   int64_t live_buffers = 0;
   int64_t live_executables = 0;
   int64_t live_clients = 0;
   int64_t live_errors = 0;
+  int64_t live_events = 0;
   int64_t compile_count = 0;
   int64_t load_count = 0;
   int64_t run_count = 0;

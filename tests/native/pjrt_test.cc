@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -39,6 +40,7 @@ class PjrtTest : public ::testing::Test {
     EXPECT_EQ(controls_->live_executables, 0);
     EXPECT_EQ(controls_->live_clients, 0);
     EXPECT_EQ(controls_->live_errors, 0);
+    EXPECT_EQ(controls_->live_events, 0);
   }
 
   std::shared_ptr<Accelerator> MakeAccelerator() const {
@@ -161,6 +163,67 @@ TEST_F(PjrtTest, AFailedRunGivesItsErrorAndFreesItsBuffers) {
   controls_->memory_bytes_max = INT64_MAX;
   EXPECT_TRUE(run().ok());
   EXPECT_EQ(controls_->live_buffers, buffers);
+}
+
+// Returns the answer to `rows` rows of 1.
+std::vector<float> RunOnes(const RowProgram& program, int64_t rows) {
+  const std::vector<float> input(rows, 1);
+  std::vector<float> output(rows);
+  EXPECT_TRUE(program
+                  .Run(rows, {reinterpret_cast<const char*>(input.data())},
+                       {reinterpret_cast<char*>(output.data())})
+                  .ok());
+  return output;
+}
+
+TEST_F(PjrtTest, RunsAreCountedByTheirPrograms) {
+  const auto program = MakeProgram(MakeAccelerator(), {1, 8}, 1);
+  for (const int64_t rows : {1, 1, 3, 8, 9}) RunOnes(*program, rows);
+  program->counts().CountCpuRun(CpuReason::kShape);
+  const RunFigures figures = program->counts().Figures("rows");
+  EXPECT_EQ(figures.signature, "rows");
+  EXPECT_EQ(figures.sizes, (std::vector<int64_t>{1, 8}));
+  EXPECT_EQ(figures.run_counts, (std::vector<int64_t>{3, 3}));  // 9 rows are a run of 8 and of 1
+  EXPECT_EQ(figures.row_counts, (std::vector<int64_t>{3, 19}));
+  EXPECT_EQ(figures.cpu_run_counts, (std::array<int64_t, kCpuReasonCount>{1, 0, 0, 0}));
+}
+
+// The times of a device's own steps are found again, each in its stage.
+TEST_F(PjrtTest, TheStagesOfARunAreTimed) {
+  const auto program = MakeProgram(MakeAccelerator(), {4}, 2);
+  controls_->transfer_in_ns = 1'000'000;
+  controls_->run_ns = 5'000'000;
+  controls_->transfer_out_ns = 2'000'000;
+  const std::vector<float> input(3, 1);
+  const auto* const elements = reinterpret_cast<const char*>(input.data());
+  std::vector<float> output(3);
+  ASSERT_TRUE(program->Run(3, {elements, elements}, {reinterpret_cast<char*>(output.data())}).ok());
+  EXPECT_EQ(output, std::vector<float>(3, 2 * kFactor));
+  const RunFigures figures = program->counts().Figures("");
+  EXPECT_EQ(figures.timed_run_count, 1);
+  EXPECT_EQ(figures.stage_ns[static_cast<size_t>(RunStage::kWait)], 0);
+  EXPECT_GE(figures.stage_ns[static_cast<size_t>(RunStage::kTransferIn)], 900'000);
+  EXPECT_GE(figures.stage_ns[static_cast<size_t>(RunStage::kRun)], 4'900'000);
+  EXPECT_GE(figures.stage_ns[static_cast<size_t>(RunStage::kTransferOut)], 1'900'000);
+}
+
+TEST_F(PjrtTest, FewRunsAreTimed) {
+  const auto program = MakeProgram(MakeAccelerator(), {1}, 1);
+  const int64_t runs = 3 * RunCounts::kTimedOneOf;
+  for (int64_t run = 0; run < runs; ++run) RunOnes(*program, 1);
+  EXPECT_EQ(program->counts().Figures("").timed_run_count, RunCounts::kTimedFirst + 2);
+}
+
+TEST_F(PjrtTest, TheMemoryOfADeviceIsCounted) {
+  const auto accelerator = MakeAccelerator();
+  controls_->memory_bytes_max = 1'000;
+  const auto program = MakeProgram(accelerator, {1}, 1);
+  const auto memory = accelerator->Memory();
+  ASSERT_TRUE(memory.ok());
+  EXPECT_EQ(memory.value().used_bytes, static_cast<int64_t>(sizeof(kFactor)));
+  EXPECT_EQ(memory.value().limit_bytes, 1'000);
+  controls_->counts_memory = false;
+  EXPECT_EQ(accelerator->Memory().status().code(), Code::kUnimplemented);
 }
 
 TEST_F(PjrtTest, AProgramIsCompiledOnceForACache) {

@@ -5,6 +5,7 @@ import json
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,7 +46,7 @@ from serving.rpc.rare_calls import answer
 from serving.source.notes import Note
 from tests.unit.fakes.grpc_services import abort_with, grpc_service
 from tests.unit.fakes.parts import FakeMonitor, FakeRefusals, FakeServedModels
-from tests.unit.fakes.servables import FakeServable, FakeSignatureBatching, busy_batching
+from tests.unit.fakes.servables import BUSY_RUNS, FakeServable, FakeSignatureBatching, busy_batching
 from tests.unit.fakes.servers import FakeRareCall
 from tests.unit.fakes.terminals import Terminal
 
@@ -467,6 +468,23 @@ def test_status_lists_batched_and_refused_signatures():
         "ctr: version 7: runs of several signatures are batched, 2.3 requests and 3.0 rows per run",
         "ctr: version 7: signature idle is batched and compared (output 'y': node 'sort' (Sort) is not "
         "an op that the analysis knows), no run yet",
+    ]
+
+
+def test_status_says_what_ran_on_the_accelerator():
+    servable = FakeServable(ServableId("ctr", 7))
+    servable.accelerator_bytes = 12_300_000
+    idle = replace(BUSY_RUNS, signature="idle", run_counts=(0, 0), cpu_run_counts=(0, 0, 0, 0))
+    servable.runs = [BUSY_RUNS, idle]
+    available = ServableStatus(id=servable.id, state=AVAILABLE)
+    admin = admin_service(FakeControl(loaded=[servable]), statuses=[available])
+    (model,) = json.loads(admin.list_models(b""))["models"]
+    out = io.StringIO()
+    print_models({"ctr": model}, 0, out)
+    assert out.getvalue().splitlines()[2:] == [
+        "ctr: version 7: signature serving_default runs on the accelerator (12.3 MB of parameters): 8 runs, "
+        "36 rows and 7 of padding; on the CPU: shape 2, memory 1",
+        "ctr: version 7: signature idle runs on the accelerator (12.3 MB of parameters): no run yet",
     ]
 
 

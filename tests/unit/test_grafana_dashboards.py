@@ -29,7 +29,10 @@ COLUMN_COUNT = 24
 """The columns of Grafana's grid."""
 
 # The units of Grafana (packages/grafana-data, valueFormats/categories.ts) that fit these metrics.
-UNITS = {"none", "short", "s", "bytes", "percentunit", "reqps", "ops", "cps"}
+UNITS = {
+    *("none", "short", "s", "bytes", "percentunit", "reqps", "ops", "cps"),
+    *("watt", "celsius"),
+}
 
 KINDS = {"bargauge", "heatmap", "row", "stat", "state-timeline", "table", "timeseries"}
 

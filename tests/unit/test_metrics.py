@@ -40,10 +40,12 @@ from serving.core.servable import (
     ServableStatus,
     UnloadStage,
 )
-from serving.data_plane.servables import BatchFigures
+from serving.data_plane.loads import AcceleratorMemory
+from serving.data_plane.servables import CPU_REASONS, BatchFigures
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.loading.reservoirs import Reservoirs
 from serving.monitoring.collector import MetricsCollector, MetricsExposition
+from serving.monitoring.gpu_sensors import GpuFigures
 from serving.monitoring.metric_families import (
     FAMILIES,
     LATEST_COUNT_MAX,
@@ -61,12 +63,13 @@ from serving.reload.config_watch import ConfigRefusal
 from serving.request_log.request_logs import RequestLogs
 from tests.unit import promtool
 from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.data_plane import FakePlane
+from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane
 from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.metrics import FakeMethod, swap_of
-from tests.unit.fakes.monitored import fake_parts
+from tests.unit.fakes.monitored import FakeGpuSensors, fake_parts
 from tests.unit.fakes.requests import FakeRequestStatistics, FakeReservoir
 from tests.unit.fakes.servables import (
+    BUSY_RUNS,
     FakeSignatureBatching,
     busy_batching,
     classes,
@@ -712,6 +715,64 @@ def test_server_without_batches_has_no_series_of_them():
     assert [name for name, _ in series if "batch" in name] == []
 
 
+# --- The accelerator ------------------------------------------------------------------------------------
+
+
+def accelerated_parts(
+    state: ServableState = AVAILABLE, accelerator: FakeAccelerator | None = None
+) -> MonitoredParts:
+    parts = fake_parts(statuses=[status(state=state)], runs={ServableId("m", 1): [BUSY_RUNS]})
+    return parts if accelerator is None else replace(parts, accelerator=accelerator)
+
+
+def test_runs_on_the_accelerator_are_shown_by_rows():
+    series = series_of(accelerated_parts())
+    name, labels = "serving_accelerator", {"model": "m", "version": "1"}
+    assert value(series, f"{name}_parameter_bytes", **labels) == 700
+    labels["signature"] = "serving_default"
+    for rows, run_count, row_count in (("1", 3, 3), ("8", 5, 33)):
+        assert value(series, f"{name}_runs_total", **labels, rows=rows) == run_count
+        assert value(series, f"{name}_rows_total", **labels, rows=rows) == row_count
+    assert value(series, f"{name}_padding_rows_total", **labels) == 7
+    assert value(series, f"{name}_stage_seconds_count", **labels, stage="run") == 4
+    assert value(series, f"{name}_stage_seconds_sum", **labels, stage="run") == 0.002
+    assert value(series, f"{name}_stage_seconds_sum", **labels, stage="wait") == 0
+    for reason, count in zip(CPU_REASONS, BUSY_RUNS.cpu_run_counts, strict=True):
+        assert value(series, f"{name}_cpu_runs_total", **labels, reason=reason) == count
+    assert value(series, f"{name}_memory_used_bytes") == 6_000
+    assert value(series, f"{name}_memory_limit_bytes") == 9_000
+
+
+@pytest.mark.parametrize(
+    ("memory", "shown"),
+    [(None, []), (AcceleratorMemory(5, 0), ["serving_accelerator_memory_used_bytes"])],
+)
+def test_unknown_memory_of_accelerator_has_no_series(
+    memory: AcceleratorMemory | None, shown: Sequence[str]
+):
+    series = series_of(accelerated_parts(accelerator=FakeAccelerator(memory_figures=memory)))
+    assert [name for name, _ in series if "accelerator_memory" in name] == shown
+
+
+def test_version_that_ends_has_no_runs_on_accelerator():
+    series = series_of(accelerated_parts(UNLOADING))
+    assert [name for name, labels in series if "accelerator" in name and labels] == []
+
+
+def test_server_without_accelerator_has_no_series():
+    series = series_of(fake_parts(statuses=[status()]))
+    assert [name for name, _ in series if "accelerator" in name or "gpu" in name] == []
+
+
+def test_sensors_of_the_gpu_are_shown_if_it_has_them():
+    gpu = FakeGpuSensors(GpuFigures(utilization_ratio=0.25, temperature_celsius=61))
+    series = series_of(fake_parts(gpu=gpu))
+    assert {name: number for (name, _), number in series.items() if "gpu" in name} == {
+        "serving_gpu_utilization_ratio": 0.25,
+        "serving_gpu_temperature_celsius": 61,
+    }
+
+
 # --- The process ----------------------------------------------------------------------------------------
 
 
@@ -789,6 +850,8 @@ def busy_parts() -> MonitoredParts:
         reservoirs=kept_requests(),
         request_logs=used_log(),
         swaps=[swap_of("m", figures={"restored_bytes": 1, "kept_bytes": 2})],
+        runs={ServableId("m", 1): [BUSY_RUNS]},
+        gpu=FakeGpuSensors(GpuFigures(0.5, 1_200.5, 60)),
         configured=["m"],
         blocked={"m": {6: BlockedVersion(by=BlockedBy.CRASH)}},
         model_memory_limit_bytes=9_000,

@@ -33,7 +33,7 @@ from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.monitored import FakeParts
 from tests.unit.fakes.page import FakeMethod, busy_scene, latencies, status, swap
-from tests.unit.fakes.servables import busy_batching
+from tests.unit.fakes.servables import BUSY_RUNS, busy_batching
 
 SECOND = NS_PER_SECOND
 
@@ -436,6 +436,29 @@ def test_version_shows_batched_and_refused_signatures() -> None:
             "wait_us": 0,
         },
     ]
+
+
+def test_version_shows_its_runs_on_the_accelerator() -> None:
+    scene = FakeParts(statuses=[status("m", 1)], runs={ServableId("m", 1): [BUSY_RUNS]})
+    assert version_of(scene)["accelerator"] == [
+        {
+            "signature": "serving_default",
+            "parameter_bytes": 700,
+            "run_count": 8,
+            "row_count": 36,
+            "padding_row_count": 7,
+            "run_us": 1_000,
+            "cpu_run_count": 3,
+        }
+    ]
+
+
+def test_signature_without_a_timed_run_has_no_run_time() -> None:
+    runs = replace(BUSY_RUNS, timed_run_count=0, stage_ns=(0, 0, 0, 0))
+    scene = FakeParts(statuses=[status("m", 1)], runs={ServableId("m", 1): [runs]})
+    shown = version_of(scene)["accelerator"]
+    assert isinstance(shown, list)
+    assert [runs["run_us"] for runs in shown] == [None]
 
 
 def test_version_that_does_not_serve_shows_no_batches() -> None:

@@ -1,5 +1,6 @@
 // The page: polls the server once a second while it is visible, and passes the answers to its parts.
 
+import { AcceleratorTable } from "./accelerator.js";
 import { BatchesTable, PhasesTable } from "./batches.js";
 import { Charts } from "./charts.js";
 import { byId, make, setText } from "./dom.js";
@@ -28,6 +29,7 @@ const versionsTable = new VersionsTable(
   byId("versions"), byId("versions-empty"), byId("versions-more"), byId("versions-count"));
 const phasesTable = new PhasesTable(byId("phases-section"), byId("phases"));
 const batchesTable = new BatchesTable(byId("batches-section"), byId("batches"), byId("batches-count"));
+const acceleratorTable = new AcceleratorTable(byId("accelerator-section"), byId("accelerator"));
 const swapsTable = new SwapsTable(byId("swaps"), byId("swaps-empty"), byId("swaps-count"));
 const tiles = Object.fromEntries(
   [...byId("tiles").children].map((tile) => [tile.dataset.tile, tile.querySelector("dd")]));
@@ -70,6 +72,7 @@ function show(answer) {
   versionsTable.show(versions, answer.waiting, answer.waiting_count, now, answer.stuck);
   phasesTable.show(versions);
   batchesTable.show(versions, now);
+  acceleratorTable.show(versions);
   modelNames = answer.models;
   showModels();
   startedAt = answer.server.started_at;

@@ -8,6 +8,7 @@ from pathlib import Path
 from serving.core.servable import ServableId
 from serving.data_plane.loads import (
     AcceleratedSignature,
+    AcceleratorMemory,
     BatchSettings,
     MemoryPlan,
     MissingKernel,
@@ -196,6 +197,10 @@ class FakeAccelerator:
     plugin: str = "plugin.so"
     memory_fraction: float = 1.0
     description: str = "fake plugin (API 0.1) fake 1, Fake"
+    memory_figures: AcceleratorMemory | None = AcceleratorMemory(6_000, 9_000)
+
+    def memory(self) -> AcceleratorMemory | None:
+        return self.memory_figures
 
 
 @dataclass

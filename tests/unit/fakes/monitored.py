@@ -8,14 +8,15 @@ from serving.base.clock import Clock
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import Routing, ServableId, ServableStatus
 from serving.data_plane.loads import TableStatistics
-from serving.data_plane.servables import ArenaStatistics, SignatureBatching
+from serving.data_plane.servables import AcceleratorRuns, ArenaStatistics, SignatureBatching
 from serving.loading.reservoirs import Reservoirs
+from serving.monitoring.gpu_sensors import GpuFigures, GpuSensors
 from serving.monitoring.monitored_parts import MonitoredParts, ProcessFigures
 from serving.monitoring.swap_record import SwapRecord
 from serving.reload.config_watch import ConfigRefusal
 from serving.request_log.request_logs import RequestLogs
 from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.data_plane import FakePlane, FakeSlabPool
+from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane, FakeSlabPool
 from tests.unit.fakes.memory import TABLE_STATISTICS
 from tests.unit.fakes.parts import (
     FakeBatches,
@@ -54,6 +55,13 @@ class FakeProcessFigures(ProcessFigures):
         return struct_rusage([11 if at == 6 else 2 if at == 7 else 0 for at in range(16)])
 
 
+class FakeGpuSensors(GpuSensors):
+    """The sensors of a GPU that nothing reads."""
+
+    def __init__(self, figures: GpuFigures) -> None:
+        self._figures = figures
+
+
 class _PoolWithTables(FakeSlabPool):
     def table_statistics(self) -> TableStatistics:
         return TABLE_STATISTICS
@@ -62,7 +70,8 @@ class _PoolWithTables(FakeSlabPool):
 class FakeParts:
     """The parts of a server without loaded versions, with changes. `parts` shows later changes too.
 
-    `configured` are the models of which the health is shown.
+    `configured` are the models of which the health is shown. With `runs` there is an accelerator, and each
+    version of it has 700 bytes there.
     """
 
     def __init__(
@@ -75,6 +84,7 @@ class FakeParts:
         arenas: dict[ServableId, ArenaStatistics] | None = None,
         batching: dict[ServableId, Sequence[SignatureBatching]] | None = None,
         blocked: dict[str, BlockedVersions] | None = None,
+        runs: dict[ServableId, Sequence[AcceleratorRuns]] | None = None,
         reservoirs: Reservoirs | None = None,
         request_logs: RequestLogs | None = None,
         swaps: list[SwapRecord] | None = None,
@@ -90,6 +100,8 @@ class FakeParts:
         self.streams = FakeStreams(
             self.monitor, routings or {}, arenas or {}, blocked or {}, canary_progress or {}
         )
+        self.streams.runs = {} if runs is None else runs
+        self._accelerator = None if runs is None else FakeAccelerator()
         self.swaps = FakeSwaps(swaps or [], swap_counts)
         self.pollers = FakePollers(stuck_sources or set())
         self.health = FakeHealth(configured, self.monitor)
@@ -117,6 +129,7 @@ class FakeParts:
             reservoirs=self._reservoirs,
             request_logs=self._request_logs or RequestLogs(plane, clock=FakeClock()),
             slab_pool=_PoolWithTables(),
+            accelerator=self._accelerator,
             health=self.health,
             refusals=FakeRefusals(self._refusal),
             tracing=FakeTracing(),
@@ -135,7 +148,7 @@ def fake_parts(clock: Clock | None = None, **values: object) -> MonitoredParts:
     return replace(parts, **of_parts)  # type: ignore[arg-type]
 
 
-_OF_PARTS = frozenset({"model_memory_limit_bytes", "slab_pool", "build_info"})
+_OF_PARTS = frozenset({"accelerator", "gpu", "model_memory_limit_bytes", "slab_pool", "build_info"})
 
 
 def busy_grpc() -> FakeGrpcServer:

@@ -1,12 +1,13 @@
 """Loaded versions, and the map that publishes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from serving.base.errors import StatusCode
 from serving.core.servable import Routing, ServableId
 from serving.data_plane.servables import (
+    AcceleratorRuns,
     ArenaRemains,
     ArenaStatistics,
     BatchFigures,
@@ -72,6 +73,18 @@ def busy_batching() -> list[FakeSignatureBatching]:
     ]
 
 
+BUSY_RUNS = AcceleratorRuns(
+    signature="serving_default",
+    sizes=(1, 8),
+    run_counts=(3, 5),
+    row_counts=(3, 33),
+    timed_run_count=4,
+    stage_ns=(0, 400_000, 2_000_000, 1_600_000),
+    cpu_run_counts=(2, 1, 0, 0),
+)
+"""3 runs of one row, and 5 runs of up to 8 rows with 7 rows of padding. Three more ran on the CPU."""
+
+
 class FakeServable:
     """A loaded version. Tests set `handle_count`; it quiesces when that is 0."""
 
@@ -91,6 +104,7 @@ class FakeServable:
         self.remains = ArenaRemains()
         self.arena_overflow_block_count = 0
         self.accelerator_bytes = 0
+        self.runs: Sequence[AcceleratorRuns] = ()
         # Set by tests.
         self.arena: ArenaStatistics | None = None
         self.may_write_variables = False
@@ -138,6 +152,11 @@ class FakeServable:
 
     def batching(self) -> list[FakeSignatureBatching]:
         return self.batched
+
+    def accelerator_runs(self) -> Sequence[AcceleratorRuns]:
+        if self.is_destroyed:
+            raise StatusError(9, f"{self.id} is destroyed")
+        return self.runs
 
     def seal_arena(self) -> bool:
         assert not self.is_destroyed

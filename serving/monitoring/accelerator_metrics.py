@@ -1,0 +1,99 @@
+"""Metrics of the accelerator: its memory and sensors, and the runs of each signature there."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from serving.base.clock import NS_PER_SECOND
+from serving.core.servable import AVAILABLE, ServableId, ServableStatus
+from serving.data_plane.servables import CPU_REASONS, RUN_STAGES, AcceleratorRuns
+from serving.monitoring import metric_families as families
+from serving.monitoring.gpu_sensors import GpuFigures
+from serving.monitoring.metric_families import MetricFamily
+from serving.monitoring.metric_samples import Samples, family_metrics
+from serving.monitoring.monitored_parts import AcceleratedVersion, MonitoredParts
+
+_Labels = tuple[str, str, str]
+_Runs = Mapping[_Labels, AcceleratorRuns]
+
+
+def accelerator_metrics(
+    parts: MonitoredParts, statuses: Sequence[ServableStatus]
+) -> Iterator[Samples]:
+    """Yields the metrics of the accelerator. Without one, the families have no samples."""
+    versions = {
+        status.id: version
+        for status in statuses
+        if status.state is AVAILABLE and (version := parts.accelerated(status.id)) is not None
+    }
+    yield _parameters(versions)
+    runs = {
+        (servable_id.name, str(servable_id.version), runs.signature): runs
+        for servable_id, version in versions.items()
+        for runs in version.runs
+    }
+    yield from _runs(runs)
+    yield _padding(runs)
+    yield _stages(runs)
+    yield _cpu_runs(runs)
+    yield from _memory(parts)
+    yield from _sensors(parts.gpu_figures())
+
+
+def _parameters(versions: Mapping[ServableId, AcceleratedVersion]) -> Samples:
+    samples = Samples(families.ACCELERATOR_PARAMETERS)
+    for servable_id, version in versions.items():
+        samples.add((servable_id.name, str(servable_id.version)), version.parameter_bytes)
+    return samples
+
+
+def _runs(by_labels: _Runs) -> Iterator[Samples]:
+    counts, rows = Samples(families.ACCELERATOR_RUNS), Samples(families.ACCELERATOR_ROWS)
+    for labels, runs in by_labels.items():
+        for at, size in enumerate(runs.sizes):
+            counts.add((*labels, str(size)), runs.run_counts[at])
+            rows.add((*labels, str(size)), runs.row_counts[at])
+    yield counts
+    yield rows
+
+
+def _padding(by_labels: _Runs) -> Samples:
+    samples = Samples(families.ACCELERATOR_PADDING_ROWS)
+    for labels, runs in by_labels.items():
+        samples.add(labels, runs.padding_row_count)
+    return samples
+
+
+def _stages(by_labels: _Runs) -> Samples:
+    samples = Samples(families.ACCELERATOR_STAGE)
+    for labels, runs in by_labels.items():
+        for stage, ns in zip(RUN_STAGES, runs.stage_ns, strict=True):
+            samples.add_total((*labels, stage), runs.timed_run_count, ns / NS_PER_SECOND)
+    return samples
+
+
+def _cpu_runs(by_labels: _Runs) -> Samples:
+    samples = Samples(families.ACCELERATOR_CPU_RUNS)
+    for labels, runs in by_labels.items():
+        for reason, count in zip(CPU_REASONS, runs.cpu_run_counts, strict=True):
+            samples.add((*labels, reason), count)
+    return samples
+
+
+def _memory(parts: MonitoredParts) -> Iterator[Samples]:
+    used, limit = Samples(families.ACCELERATOR_USED), Samples(families.ACCELERATOR_LIMIT)
+    memory = None if parts.accelerator is None else parts.accelerator.memory()
+    if memory is not None:
+        used.add((), memory.used_bytes)
+        if memory.limit_bytes > 0:
+            limit.add((), memory.limit_bytes)
+    yield used
+    yield limit
+
+
+def _sensors(figures: GpuFigures) -> Iterator[Samples]:
+    values: Mapping[MetricFamily, float | None] = {
+        families.GPU_UTILIZATION: figures.utilization_ratio,
+        families.GPU_ENERGY: figures.energy_joules,
+        families.GPU_TEMPERATURE: figures.temperature_celsius,
+    }
+    known = {family: value for family, value in values.items() if value is not None}
+    yield from family_metrics(values, [((), known)])

@@ -1,0 +1,137 @@
+"""The sensors of an NVIDIA GPU: how busy, how warm, and its energy.
+
+They are read through NVML, the library of NVIDIA's driver (https://docs.nvidia.com/deploy/nvml-api/), which
+each machine with such a GPU has. So it needs no package.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from serving.base.clock import Clock
+from serving.base.periodic_thread import PeriodicThread
+
+_log = structlog.get_logger(__name__)
+
+PERIOD_SECONDS = 5.0
+"""The time between two looks. NVML's utilization is a mean over at most a second, and scrapes are rarer."""
+
+_LIBRARY = "libnvidia-ml.so.1"
+_TEMPERATURE_OF_GPU = 0
+_JOULES_PER_MILLIJOULE = 1e-3
+_PERCENT = 100
+
+
+@dataclass(frozen=True)
+class GpuFigures:
+    """The figures of one look. A figure that the GPU does not have is None, as energy before Volta."""
+
+    utilization_ratio: float | None = None
+    """The share of the time in which a kernel ran, over the last second at most."""
+
+    energy_joules: float | None = None
+    """The energy since the driver was loaded."""
+
+    temperature_celsius: int | None = None
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class Nvml:
+    """NVML for one GPU. One thread at a time."""
+
+    def __init__(self, library: Any, device: str) -> None:
+        """Finds the GPU that `device` names: an index, or the begin of a UUID. Raises OSError without it."""
+        self._library = library
+        self._handle = ctypes.c_void_p()
+        _check("nvmlInit_v2", library.nvmlInit_v2())
+        handle = ctypes.byref(self._handle)
+        if device.isascii() and device.isdigit():
+            found = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(device)), handle)
+        else:
+            found = library.nvmlDeviceGetHandleByUUID(device.encode(), handle)
+        _check(f"the GPU {device!r}", found)
+
+    def read(self) -> GpuFigures:
+        """Reads all sensors, which takes about a millisecond."""
+        library = self._library
+        utilization = self._get(_Utilization(), library.nvmlDeviceGetUtilizationRates)
+        energy = self._get(ctypes.c_ulonglong(), library.nvmlDeviceGetTotalEnergyConsumption)
+        temperature = self._get(
+            ctypes.c_uint(), library.nvmlDeviceGetTemperature, ctypes.c_uint(_TEMPERATURE_OF_GPU)
+        )
+        return GpuFigures(
+            utilization_ratio=None if utilization is None else utilization.gpu / _PERCENT,
+            energy_joules=None if energy is None else energy.value * _JOULES_PER_MILLIJOULE,
+            temperature_celsius=None if temperature is None else temperature.value,
+        )
+
+    def _get(self, target: Any, function: Callable[..., int], *arguments: Any) -> Any:
+        """Calls `function`, which fills `target`; None if the GPU does not have the sensor."""
+        is_read = function(self._handle, *arguments, ctypes.byref(target)) == 0
+        return target if is_read else None
+
+
+def _check(doing: str, code: int) -> None:
+    if code != 0:
+        raise OSError(f"{doing} failed with NVML's error {code}")
+
+
+def visible_device(visible: str | None) -> str:
+    """The GPU that CUDA's first device is, by the value of CUDA_VISIBLE_DEVICES. Pure.
+
+    NVML counts GPUs by their place on the bus. CUDA does so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, or if all
+    GPUs are equal.
+    """
+    first = (visible or "").split(",")[0].strip()
+    return first or "0"
+
+
+def open_nvml() -> Nvml | None:
+    """Opens NVML for the first visible GPU; None, with a line in the log, if it cannot be read."""
+    device = visible_device(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    try:
+        return Nvml(ctypes.CDLL(_LIBRARY), device)
+    except (OSError, AttributeError) as error:
+        _log.warning("gpu_sensors_missing", reason=str(error))
+        return None
+
+
+class GpuSensors:
+    """Keeps the figures of the last look. `figures` may be read on any thread."""
+
+    def __init__(self, nvml: Nvml, clock: Clock) -> None:
+        self._nvml = nvml
+        self._figures = GpuFigures()
+        self._thread = PeriodicThread(
+            "gpu-sensors",
+            self.look_now,
+            wait_seconds=PERIOD_SECONDS,
+            failure_event="gpu_sensors_failed",
+            at_start=self.look_now,
+            clock=clock,
+        )
+
+    @property
+    def figures(self) -> GpuFigures:
+        """The figures of the last look."""
+        return self._figures
+
+    def look_now(self) -> None:
+        """Reads the sensors once, on the calling thread."""
+        self._figures = self._nvml.read()
+
+    def start(self) -> None:
+        """Starts the thread that reads them."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Ends the thread; returns False if it still runs after the timeout."""
+        self._thread.stop()
+        return self._thread.join(timeout_seconds)

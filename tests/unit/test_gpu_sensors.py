@@ -1,0 +1,126 @@
+"""Tests of the GPU's sensors, on a library that stands for the driver's."""
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from serving.monitoring import gpu_sensors
+from serving.monitoring.gpu_sensors import (
+    GpuFigures,
+    GpuSensors,
+    Nvml,
+    open_nvml,
+    visible_device,
+)
+from tests.unit.fakes.clocks import FakeClock
+
+NOT_SUPPORTED = 3
+
+
+@dataclass
+class FakeNvml:
+    """Has two GPUs. `missing` names the functions that the chosen GPU does not support."""
+
+    missing: set[str] = field(default_factory=set)
+    chosen: object = None
+    energy_millijoules: int = 1_500
+
+    def nvmlInit_v2(self) -> int:  # noqa: N802
+        return self._code("nvmlInit_v2")
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: ctypes.c_uint, handle: Any) -> int:  # noqa: N802
+        del handle
+        self.chosen = index.value
+        return 0 if index.value < 2 else 2
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:  # noqa: N802
+        del handle
+        self.chosen = uuid
+        return 0
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any, target: Any) -> int:  # noqa: N802
+        del handle
+        target._obj.gpu = 25
+        return self._code("nvmlDeviceGetUtilizationRates")
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, target: Any) -> int:  # noqa: N802
+        del handle
+        target._obj.value = self.energy_millijoules
+        return self._code("nvmlDeviceGetTotalEnergyConsumption")
+
+    def nvmlDeviceGetTemperature(self, handle: Any, sensor: ctypes.c_uint, target: Any) -> int:  # noqa: N802
+        del handle
+        assert sensor.value == 0
+        target._obj.value = 61
+        return self._code("nvmlDeviceGetTemperature")
+
+    def _code(self, function: str) -> int:
+        return NOT_SUPPORTED if function in self.missing else 0
+
+
+def test_all_sensors_are_read_in_base_units() -> None:
+    figures = Nvml(FakeNvml(), "0").read()
+    assert figures == GpuFigures(0.25, 1.5, 61)
+
+
+def test_a_sensor_that_is_missing_is_none() -> None:
+    library = FakeNvml(missing={"nvmlDeviceGetTotalEnergyConsumption"})
+    assert Nvml(library, "0").read() == GpuFigures(0.25, None, 61)
+
+
+@pytest.mark.parametrize(
+    ("visible", "device"),
+    [(None, "0"), ("", "0"), ("1,0", "1"), (" GPU-5f , 0", "GPU-5f"), ("MIG-7/1/0", "MIG-7/1/0")],
+)
+def test_the_first_visible_gpu_is_meant(visible: str | None, device: str) -> None:
+    assert visible_device(visible) == device
+
+
+@pytest.mark.parametrize(("device", "chosen"), [("1", 1), ("GPU-5f", b"GPU-5f")])
+def test_a_gpu_is_found_by_index_or_uuid(device: str, chosen: object) -> None:
+    library = FakeNvml()
+    Nvml(library, device)
+    assert library.chosen == chosen
+
+
+@pytest.mark.parametrize(
+    ("library", "device"), [(FakeNvml(), "7"), (FakeNvml(missing={"nvmlInit_v2"}), "0")]
+)
+def test_a_gpu_that_is_not_there_raises(library: FakeNvml, device: str) -> None:
+    with pytest.raises(OSError, match="failed with NVML's error"):
+        Nvml(library, device)
+
+
+def test_a_machine_without_the_driver_has_no_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_sensors, "_LIBRARY", "libno-such-driver.so.1")
+    with capture_logs() as logs:
+        assert open_nvml() is None
+    assert [line["event"] for line in logs] == ["gpu_sensors_missing"]
+
+
+def test_a_foreign_library_has_no_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_sensors, "_LIBRARY", "libc.so.6")
+    with capture_logs() as logs:
+        assert open_nvml() is None
+    assert "nvmlInit_v2" in logs[0]["reason"]
+
+
+def test_the_figures_are_those_of_the_last_look() -> None:
+    library = FakeNvml()
+    sensors = GpuSensors(Nvml(library, "0"), FakeClock())
+    assert sensors.figures == GpuFigures()
+    sensors.look_now()
+    library.energy_millijoules = 2_500
+    assert sensors.figures.energy_joules == pytest.approx(1.5)
+    sensors.look_now()
+    assert sensors.figures.energy_joules == pytest.approx(2.5)
+
+
+def test_the_thread_looks_at_its_start_and_ends() -> None:
+    sensors = GpuSensors(Nvml(FakeNvml(), "0"), FakeClock())
+    sensors.start()
+    assert sensors.stop(timeout_seconds=10)
+    assert sensors.figures.temperature_celsius == 61
