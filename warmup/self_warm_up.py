@@ -17,8 +17,8 @@ from serving.base.protos import predict_pb2
 from serving.core.cancellation import Cancellation
 from warmup.replay import Predict
 
-Prepare = Callable[[bytes], object]
-"""Makes the callable for requests like this one, as `Servable.prepare` does."""
+MakeCallable = Callable[[bytes], object]
+"""Makes the callable for requests like this one, as `Servable.make_callable` does."""
 
 # A callable's second run is as fast as any later one (docs/design.md, "Run inline").
 ITERATIONS = 2
@@ -61,14 +61,14 @@ class SelfWarmUpResult:
 def self_warm_up(
     requests: Sequence[bytes],
     *,
-    prepare: Prepare,
+    make_callable: MakeCallable,
     predict: Predict,
     cancellation: Cancellation,
     iterations: int = ITERATIONS,
     time_budget_seconds: float = TIME_BUDGET_SECONDS,
     clock: Clock,
 ) -> SelfWarmUpResult:
-    """Prepares each of `requests` and sends it through `predict` `iterations` times, in their
+    """Makes the callable of each of `requests` and sends it through `predict` `iterations` times, in their
     order.
 
     On the calling thread. Once the time budget is spent, only the first request of each pair of signature
@@ -93,7 +93,7 @@ def self_warm_up(
         if now_ns >= limit_ns or (now_ns >= end_ns and pair in warm_pairs):
             continue
         try:
-            refusal = _run(request, prepare, predict, cancellation, iterations)
+            refusal = _run(request, make_callable, predict, cancellation, iterations)
         except MillpondError as error:
             _check_is_wanted(cancellation)
             errors.append(str(error))
@@ -150,14 +150,18 @@ def warm_joint_runs(
 
 
 def _run(
-    request: bytes, prepare: Prepare, predict: Predict, cancellation: Cancellation, iterations: int
+    request: bytes,
+    make_callable: MakeCallable,
+    predict: Predict,
+    cancellation: Cancellation,
+    iterations: int,
 ) -> str | None:
     """Runs one request. Returns the reason if it ended because it would change what cannot be put back."""
     refusal = None
     _check_is_wanted(cancellation)
     # If there are too many callables, the callable for all outputs answers.
     with suppress(MillpondError):
-        prepare(request)
+        make_callable(request)
     for _ in range(max(iterations, 1)):
         _check_is_wanted(cancellation)
         try:

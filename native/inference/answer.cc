@@ -84,10 +84,10 @@ Reply AnswerRequest(const servable::Servable& servable, std::string_view method,
                                   " ms; if it must run for longer, raise --warmup_request_seconds");
 }
 
-base::Status PrepareRequest(const servable::Servable& servable, WireReader request) {
+base::Status MakeCallable(const servable::Servable& servable, WireReader request) {
   PredictRequest decoded;
   MILLPOND_RETURN_IF_ERROR(DecodePredictRequest(request, &decoded));
-  return Prepare(servable, decoded);
+  return MakeCallable(servable, decoded);
 }
 
 }  // namespace millpond::inference

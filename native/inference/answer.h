@@ -27,8 +27,8 @@ base::StatusOr<std::string> AnswerRequest(const servable::Servable& servable,
                                           const std::atomic<bool>* is_cancelled = nullptr,
                                           bool may_write = true);
 
-// Prepares the runs of requests with the signature and the set of outputs of a serialized
-// PredictRequest, whose inputs are ignored (Prepare).
-base::Status PrepareRequest(const servable::Servable& servable, base::WireReader request);
+// Makes the callable of requests with the signature and the set of outputs of a serialized
+// PredictRequest, whose inputs are ignored.
+base::Status MakeCallable(const servable::Servable& servable, base::WireReader request);
 
 }  // namespace millpond::inference

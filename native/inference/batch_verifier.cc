@@ -172,9 +172,9 @@ class BatchVerifier::Recorder final : public servable::Servable {
   const servable::ServableId& id() const override { return inner_.id(); }
   const tensor::SignatureMap& signatures() const override { return inner_.signatures(); }
   const std::string& signature_def_map() const override { return inner_.signature_def_map(); }
-  Status Prepare(const tensor::Signature& signature,
-                 const tensor::OutputSet& outputs) const override {
-    return inner_.Prepare(signature, outputs);
+  Status MakeCallable(const tensor::Signature& signature,
+                      const tensor::OutputSet& outputs) const override {
+    return inner_.MakeCallable(signature, outputs);
   }
   Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
              const tensor::RunContext& run, const TensorList& inputs,
@@ -553,7 +553,7 @@ Status BatchVerifier::WarmUpFor(const servable::HotBatch& batch,
   const servable::Servable& inner = servable_.inner();
   const bool is_joint = signatures.size() > 1;
   // If there are too many callables, the callable for all outputs answers.
-  if (!is_joint) (void)inner.Prepare(*signatures.front(), outputs.value());
+  if (!is_joint) (void)inner.MakeCallable(*signatures.front(), outputs.value());
   const TensorList& rows = verified_rows_.find(batch.signatures.front())->second;
   const int64_t row_count = servable_.BatchRows(batch.rows);
   const RowRange part{&rows, 0, std::min(*tensor::CountRows(rows), row_count)};

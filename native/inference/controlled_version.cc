@@ -57,10 +57,10 @@ base::StatusOr<std::string> ControlledVersion::Answer(std::string_view method,
                        limits.is_cancelled, limits.may_write);
 }
 
-Status ControlledVersion::Prepare(std::string_view request) const {
+Status ControlledVersion::MakeCallable(std::string_view request) const {
   const auto handle = Pin();
   if (!handle.ok()) return handle.status();
-  return PrepareRequest(*handle.value(), {&request, 1});
+  return inference::MakeCallable(*handle.value(), {&request, 1});
 }
 
 base::StatusOr<int64_t> ControlledVersion::VerifyBatching(bool may_write_variables,

@@ -43,8 +43,8 @@ class ControlledVersion {
   // rows to compare.
   base::StatusOr<std::string> Answer(std::string_view method, std::string_view request,
                                      bool may_write) const;
-  // Prepares the run of a serialized PredictRequest (PrepareRequest).
-  base::Status Prepare(std::string_view request) const;
+  // Makes the callable of requests like a serialized PredictRequest.
+  base::Status MakeCallable(std::string_view request) const;
 
   // Decides which signatures are batched (BatchVerifier::Conclude), and then runs the batches that
   // `predecessor` has run most often; null: none. Returns the number of these batches. Does nothing

@@ -113,12 +113,12 @@ Status Predict(const servable::Servable& servable, const PredictRequest& request
   return {};
 }
 
-Status Prepare(const servable::Servable& servable, const PredictRequest& request) {
+Status MakeCallable(const servable::Servable& servable, const PredictRequest& request) {
   const auto signature = FindSignature(servable, RequestedSignatureName(request));
   if (!signature.ok()) return signature.status();
   const auto outputs = SelectOutputs(request.output_filter, *signature.value());
   if (!outputs.ok()) return outputs.status();
-  return servable.Prepare(*signature.value(), outputs.value());
+  return servable.MakeCallable(*signature.value(), outputs.value());
 }
 
 }  // namespace millpond::inference

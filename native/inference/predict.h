@@ -28,9 +28,9 @@ PredictReply PredictReplyOf(servable::PreparedRun* run);
 base::Status Predict(const servable::Servable& servable, const PredictRequest& request,
                      const tensor::RunContext& context, PredictReply* reply);
 
-// Prepares requests for the same outputs of the same signature (Servable::Prepare). Returns the
-// errors of Servable::Prepare, and the errors of Predict about the signature and the output_filter.
-// The inputs are ignored.
-base::Status Prepare(const servable::Servable& servable, const PredictRequest& request);
+// Makes the callable of requests for the same outputs of the same signature. Returns the errors of
+// Servable::MakeCallable, and those of Predict about the signature and the output_filter. The
+// inputs are ignored.
+base::Status MakeCallable(const servable::Servable& servable, const PredictRequest& request);
 
 }  // namespace millpond::inference

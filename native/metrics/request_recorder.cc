@@ -75,7 +75,7 @@ MethodRecorder::MethodRecorder(Use use)
                                   : std::make_unique<base::Sharded<RowCell>>(
                                         base::ShardCountForRequestThreads())) {}
 
-void MethodRecorder::Prepare(bool has_batches) {
+void MethodRecorder::Allocate(bool has_batches) {
   if (use_ == Use::kRare) return;
   totals_by_code_[kOk].Get(use_);
   for (size_t phase = 0; phase < kTimedPhaseCount; ++phase) {

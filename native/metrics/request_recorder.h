@@ -140,11 +140,11 @@ class LazyHistogram {
 //
 // Thread: any thread at any time. Wait-free as LatencyHistogram is, with one exception: the first
 // request of each phase and code makes a histogram (rare: 14 KiB, some 5 µs, lock-free). After
-// Prepare only the first request of each code other than OK does so.
+// Allocate only the first request of each code other than OK does so.
 // Counts: exact. The total is the sum over the codes; it is not counted separately.
 // Cost: Record 13 ns with all phases, 60 ns in the shared shards
 // (native/bench/latency_histogram_bench.cc). Memory of a hot recorder with requests, or after
-// Prepare: 72 KiB a core, for at most 32 cores, and 72 KiB. A fifth more with batches. A recorder
+// Allocate: 72 KiB a core, for at most 32 cores, and 72 KiB. A fifth more with batches. A recorder
 // without requests takes 200 bytes, because most of a thousand models have none.
 class MethodRecorder {
  public:
@@ -156,7 +156,7 @@ class MethodRecorder {
   // Allocates what a successful request needs, in a hot recorder, and if `has_batches` what
   // requests that share runs need beside that. For the next version of a model that is in use:
   // without this call the first such request allocates it.
-  void Prepare(bool has_batches);
+  void Allocate(bool has_batches);
 
   // Records a request, once, before it is answered. Failures and expired deadlines are recorded
   // too. `times` must have the total, and the phases that the request reached.

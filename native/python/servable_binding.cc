@@ -68,12 +68,12 @@ class PySavedModelLoad {
         WithoutGil([&] { return load_->TakeArena(pool.pool(), slab_bytes, &TheRequestMemory()); }));
   }
 
-  // Prepares a request's run on a version that is not served yet.
-  void Prepare(nb::bytes request) {
+  // Makes the callable of requests like this one on a version that is not served yet.
+  void MakeCallable(nb::bytes request) {
     ThrowIfError(WithoutGil([&] {
-      return load_->Prepare([&](const servable::Servable& servable) {
+      return load_->MakeCallable([&](const servable::Servable& servable) {
         const std::string_view bytes(request.c_str(), request.size());
-        return inference::PrepareRequest(servable, {&bytes, 1});
+        return inference::MakeCallable(servable, {&bytes, 1});
       });
     }));
   }
@@ -128,9 +128,9 @@ nb::bytes Predict(const PyServable& self, nb::bytes request) {
   return Answer(self, "Predict", std::move(request));
 }
 
-void Prepare(const PyServable& self, nb::bytes request) {
+void MakeCallable(const PyServable& self, nb::bytes request) {
   ThrowIfError(WithoutGil([&] {
-    return self.version().Prepare({request.c_str(), request.size()});
+    return self.version().MakeCallable({request.c_str(), request.size()});
   }));
 }
 
@@ -204,7 +204,7 @@ void RegisterLoadedServable(nb::module_& module) {
       .def("answer", &Answer, nb::arg("method"), nb::arg("request"))
       .def("replay", &Replay, nb::arg("method"), nb::arg("request"))
       .def("predict", &Predict, nb::arg("request"))
-      .def("prepare", &Prepare, nb::arg("request"))
+      .def("make_callable", &MakeCallable, nb::arg("request"))
       .def("keep_state", &KeepState, nb::arg("bytes_max"))
       .def_prop_ro("kept_state_bytes",
                    [](const PyServable& self) {
@@ -284,7 +284,7 @@ void RegisterServable(nb::module_& module) {
       .def("use_tables", &Load::UseTables, nb::arg("pool"))
       .def("plan_memory", &Load::PlanMemory, nb::arg("headroom_bytes"))
       .def("take_arena", &Load::TakeArena, nb::arg("pool"), nb::arg("slab_bytes"))
-      .def("prepare", &Load::Prepare, nb::arg("request"))
+      .def("make_callable", &Load::MakeCallable, nb::arg("request"))
       .def("cancel", &Load::Cancel)
       .def_prop_ro("restored_bytes", &Load::RestoredBytes)
       .def_prop_ro("kept_bytes", &Load::KeptBytes)

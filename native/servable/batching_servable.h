@@ -46,9 +46,9 @@ class BatchingServable final : public Servable {
   const ServableId& id() const override { return inner_->id(); }
   const tensor::SignatureMap& signatures() const override { return inner_->signatures(); }
   const std::string& signature_def_map() const override { return inner_->signature_def_map(); }
-  base::Status Prepare(const tensor::Signature& signature,
-                       const tensor::OutputSet& outputs) const override {
-    return inner_->Prepare(signature, outputs);
+  base::Status MakeCallable(const tensor::Signature& signature,
+                            const tensor::OutputSet& outputs) const override {
+    return inner_->MakeCallable(signature, outputs);
   }
   base::Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
                    const tensor::RunContext& run, const tensor::TensorList& inputs,

@@ -40,10 +40,10 @@ class Servable {
   // A serialized tensorflow.serving.SignatureDefMap, for GetModelMetadata.
   virtual const std::string& signature_def_map() const = 0;
 
-  // Prepares a run for `outputs` of one of signatures(), unless it is prepared already. It may take
-  // long. It is for the thread that loads the version, before the version is published.
-  virtual base::Status Prepare(const tensor::Signature& signature,
-                               const tensor::OutputSet& outputs) const = 0;
+  // Makes what runs `outputs` of one of signatures(), unless it is made already. It may take long.
+  // It is for the thread that loads the version, before the version is published.
+  virtual base::Status MakeCallable(const tensor::Signature& signature,
+                                    const tensor::OutputSet& outputs) const = 0;
 
   // Computes `outputs` of one of signatures(). `inputs` are in the order of the signature's inputs,
   // and fit their specs. `result` gets exactly the outputs asked for, in the signature's order.

@@ -83,8 +83,8 @@ class AcceleratedRunner final : public SignatureRunner {
       : host_(std::move(host)), program_(*program), signature_(signature) {}
 
   const base::Status& made() const override { return host_->made(); }
-  base::Status Prepare(const tensor::OutputSet& outputs) const override {
-    return host_->Prepare(outputs);
+  base::Status MakeCallable(const tensor::OutputSet& outputs) const override {
+    return host_->MakeCallable(outputs);
   }
   base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
                    tensor::TensorList* result) const override;

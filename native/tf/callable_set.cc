@@ -39,19 +39,18 @@ CallableSet::CallableSet(tensorflow::Session* session, const tensor::Signature& 
       all_(session, signature, tensor::OutputSet::All(signature.outputs.size())) {}
 
 CallableSet::~CallableSet() {
-  for (const auto& slot : prepared_) delete slot.load(std::memory_order_acquire);
+  for (const auto& slot : set_callables_) delete slot.load(std::memory_order_acquire);
 }
 
-Status CallableSet::Prepare(const tensor::OutputSet& outputs) const {
+Status CallableSet::MakeCallable(const tensor::OutputSet& outputs) const {
   if (outputs.IsAll()) return all_.made();
   if (const Callable* const callable = Find(outputs)) return callable->made();
   if (HasRoom()) {
-    auto made = std::make_unique<Prepared>(session_, signature_, outputs);
-    if (const Prepared* const kept = Keep(&made)) return kept->callable.made();
+    auto made = std::make_unique<SetCallable>(session_, signature_, outputs);
+    if (const SetCallable* const kept = Keep(&made)) return kept->callable.made();
   }
   return {Code::kResourceExhausted,
-          "signature '" + signature_.name + "' has callables for " +
-              std::to_string(kPreparedSetCountMax) +
+          "signature '" + signature_.name + "' has callables for " + std::to_string(kSetCountMax) +
               " sets of outputs; other sets use the callable for all outputs"};
 }
 
@@ -68,33 +67,34 @@ Status CallableSet::Run(const tensor::OutputSet& outputs, const tensor::TensorLi
   return RunWithoutTheOthers(outputs, inputs, result);
 }
 
-size_t CallableSet::prepared_set_count() const {
+size_t CallableSet::set_count() const {
   size_t count = 0;
-  while (count < prepared_.size() && prepared_[count].load(std::memory_order_acquire) != nullptr) {
+  while (count < set_callables_.size() &&
+         set_callables_[count].load(std::memory_order_acquire) != nullptr) {
     count += 1;
   }
   return count;
 }
 
 const Callable* CallableSet::Find(const tensor::OutputSet& outputs) const {
-  for (const auto& slot : prepared_) {
-    const Prepared* const prepared = slot.load(std::memory_order_acquire);
-    if (prepared == nullptr) return nullptr;
-    if (prepared->outputs == outputs) return &prepared->callable;
+  for (const auto& slot : set_callables_) {
+    const SetCallable* const made = slot.load(std::memory_order_acquire);
+    if (made == nullptr) return nullptr;
+    if (made->outputs == outputs) return &made->callable;
   }
   return nullptr;
 }
 
-// Puts `*prepared` into the first free slot and returns it. If another thread was faster with the
-// same set, returns that thread's. Returns null and leaves `*prepared` to the caller if all slots
+// Puts `*made` into the first free slot and returns it. If another thread was faster with the
+// same set, returns that thread's. Returns null and leaves `*made` to the caller if all slots
 // are taken.
-const CallableSet::Prepared* CallableSet::Keep(std::unique_ptr<Prepared>* prepared) const {
-  for (auto& slot : prepared_) {
-    const Prepared* there = nullptr;
-    if (slot.compare_exchange_strong(there, prepared->get(), std::memory_order_acq_rel)) {
-      return prepared->release();
+const CallableSet::SetCallable* CallableSet::Keep(std::unique_ptr<SetCallable>* made) const {
+  for (auto& slot : set_callables_) {
+    const SetCallable* there = nullptr;
+    if (slot.compare_exchange_strong(there, made->get(), std::memory_order_acq_rel)) {
+      return made->release();
     }
-    if (there->outputs == (*prepared)->outputs) return there;
+    if (there->outputs == (*made)->outputs) return there;
   }
   return nullptr;
 }
@@ -105,8 +105,8 @@ const CallableSet::Prepared* CallableSet::Keep(std::unique_ptr<Prepared>* prepar
 Status CallableSet::RunWithoutTheOthers(const tensor::OutputSet& outputs,
                                         const tensor::TensorList& inputs,
                                         tensor::TensorList* result) const {
-  auto made = std::make_unique<Prepared>(session_, signature_, outputs);
-  const Prepared* const kept = Keep(&made);
+  auto made = std::make_unique<SetCallable>(session_, signature_, outputs);
+  const SetCallable* const kept = Keep(&made);
   return (kept != nullptr ? kept : made.get())->callable.Run(inputs, result);
 }
 

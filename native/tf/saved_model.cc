@@ -569,10 +569,10 @@ const tensor::RowVerdicts& SavedModel::row_verdicts() const { return state_->row
 const tensor::SignatureMap& SavedModel::signatures() const { return state_->signatures; }
 const std::string& SavedModel::signature_def_map() const { return state_->signature_def_map; }
 
-Status SavedModel::Prepare(const tensor::Signature& signature,
-                           const tensor::OutputSet& outputs) const {
+Status SavedModel::MakeCallable(const tensor::Signature& signature,
+                                const tensor::OutputSet& outputs) const {
   const auto runner = state_->RunnerOf(signature);
-  return runner.ok() ? runner.value()->Prepare(outputs) : runner.status();
+  return runner.ok() ? runner.value()->MakeCallable(outputs) : runner.status();
 }
 
 Status SavedModel::Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,

@@ -84,7 +84,8 @@ class SavedModel {
   // can. If another signature cannot be run, Run returns the reason.
   base::Status MakeCallables();
   // Makes kernels allocate from the request memory from now on. To be called before the first
-  // request. What Prepare made before lies with the parameters, including constants of the graph.
+  // request. What MakeCallable made before lies with the parameters, including constants of the
+  // graph.
   void EndLoading();
 
   // From now on keeps the values that variables had before runs write to them, for PutBackState, up
@@ -130,8 +131,9 @@ class SavedModel {
   // A serialized tensorflow.serving.SignatureDefMap.
   const std::string& signature_def_map() const;
 
-  // Prepares runs for `outputs` of one of signatures(). See SignatureRunner.
-  base::Status Prepare(const tensor::Signature& signature, const tensor::OutputSet& outputs) const;
+  // Makes a callable for `outputs` of one of signatures(). See SignatureRunner.
+  base::Status MakeCallable(const tensor::Signature& signature,
+                            const tensor::OutputSet& outputs) const;
   // Computes `outputs` of one of signatures(), in their order, on the calling thread. `inputs` are
   // in the order of the signature's inputs. Returns DEADLINE_EXCEEDED or CANCELLED if `run` ends
   // it, and the error of the graph's kernels if they fail.

@@ -25,9 +25,9 @@ class SavedModelServable final : public servable::Servable, private servable::Se
   const servable::ServableId& id() const override { return id_; }
   const tensor::SignatureMap& signatures() const override { return model_.signatures(); }
   const std::string& signature_def_map() const override { return model_.signature_def_map(); }
-  base::Status Prepare(const tensor::Signature& signature,
-                       const tensor::OutputSet& outputs) const override {
-    return model_.Prepare(signature, outputs);
+  base::Status MakeCallable(const tensor::Signature& signature,
+                            const tensor::OutputSet& outputs) const override {
+    return model_.MakeCallable(signature, outputs);
   }
   base::Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,
                    const tensor::RunContext& run, const tensor::TensorList& inputs,

@@ -18,7 +18,7 @@ class SessionRunner final : public SignatureRunner {
   // Always OK: only a request makes an executor.
   const base::Status& made() const override { return made_; }
   // Does nothing: only a warm-up with the clients' outputs would help here.
-  base::Status Prepare(const tensor::OutputSet&) const override { return {}; }
+  base::Status MakeCallable(const tensor::OutputSet&) const override { return {}; }
 
   base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
                    tensor::TensorList* result) const override;

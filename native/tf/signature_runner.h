@@ -19,9 +19,9 @@ class SignatureRunner {
   // OK, or the reason why a request for all outputs cannot be run.
   virtual const base::Status& made() const = 0;
 
-  // Prepares runs for `outputs` on the calling thread, unless they are prepared already. May take
-  // long, so only a loader calls it.
-  virtual base::Status Prepare(const tensor::OutputSet& outputs) const = 0;
+  // Makes a callable for `outputs` on the calling thread, unless it is made already. May take long,
+  // so only a loader calls it.
+  virtual base::Status MakeCallable(const tensor::OutputSet& outputs) const = 0;
 
   // Runs the signature. `result` gets only the tensors of `outputs`, in the signature's order.
   virtual base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,

@@ -103,10 +103,11 @@ StatusOr<size_t> VersionLoad::TakeArena(const std::shared_ptr<memory::SlabPool>&
   return resident_bytes + table_bytes.value();
 }
 
-Status VersionLoad::Prepare(const std::function<Status(const servable::Servable&)>& prepare) const {
-  MILLPOND_RETURN_IF_ERROR(CheckIsReady("prepare"));
+Status VersionLoad::MakeCallable(
+    const std::function<Status(const servable::Servable&)>& make) const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsReady("make_callable"));
   const auto loading = base::CrashScope::Loading(crash_row_);
-  return prepare(SavedModelServable(id_, loaded_));
+  return make(SavedModelServable(id_, loaded_));
 }
 
 StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestReservoir> reservoir,
@@ -134,7 +135,7 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
   auto entry = std::make_shared<ServableEntry>(std::move(servable), std::move(reservoir),
                                                std::move(request_log));
   if (IsInUse(entry->reservoir())) {
-    entry->recorder()->Of(metrics::Method::kPredict).Prepare(batching.has_value());
+    entry->recorder()->Of(metrics::Method::kPredict).Allocate(batching.has_value());
   }
   if (statistics != nullptr) Report(entry, now_ns, statistics);
   return FinishedLoad{std::move(entry), std::exchange(loaded_, nullptr), batched};

@@ -49,7 +49,7 @@ struct FinishedLoad {
 // FAILED_PRECONDITION.
 //
 //   ReadGraph  [CheckInputShapes]  [[UseTables]  PlanMemory  TakeArena]  CreateSession  Restore
-//   RunInit  [AnalyzeRows  [UseAccelerator]]  MakeCallables  [Prepare ...]  Finish
+//   RunInit  [AnalyzeRows  [UseAccelerator]]  MakeCallables  [MakeCallable ...]  Finish
 //
 // Thread: one thread at a time takes the steps, and no request thread, because they take long. Any
 // thread may call Cancel, SetRestoreBytesPerSecond and restored_bytes, also after the end. The
@@ -78,8 +78,10 @@ class VersionLoad {
   // Returns what became of each signature (SavedModel::UseAccelerator).
   base::StatusOr<std::vector<AcceleratedSignature>> UseAccelerator(const AcceleratorUse& use);
   base::Status MakeCallables() { return RunStep(&SavedModel::MakeCallables); }
-  // Calls `prepare` with the version, which is not served yet, and returns its result.
-  base::Status Prepare(const std::function<base::Status(const servable::Servable&)>& prepare) const;
+  // Calls `make`, which makes further callables, with the version, which is not served yet, and
+  // returns its result.
+  base::Status MakeCallable(
+      const std::function<base::Status(const servable::Servable&)>& make) const;
   // Ends the load. `reservoir` takes samples of the version's requests, `request_log` takes those
   // that are logged, and `statistics` reports the requests from `now_ns` on; each may be null. With
   // `batching` the version's requests may share runs; no signature is batched yet. Batches of a

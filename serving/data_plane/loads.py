@@ -321,8 +321,8 @@ class SavedModelLoad(Protocol):
         another signature cannot be run, its requests get the error.
         """
 
-    def prepare(self, request: bytes) -> None:
-        """Does the same as `Servable.prepare`, after `make_callables`, with allocations beside the parameters."""
+    def make_callable(self, request: bytes) -> None:
+        """Does the same as `Servable.make_callable`, after `make_callables`, with allocations beside the parameters."""
 
     def cancel(self) -> None:
         """Ends `restore` within a tensor, and `run_init` at its next kernel, with CANCELLED: now, or later on."""

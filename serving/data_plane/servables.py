@@ -163,7 +163,7 @@ class AcceleratorRuns:
 class Servable(Protocol):
     """One loaded version. `SavedModelLoad.finish` makes it, and `destroy` frees it.
 
-    Thread: any, at once, but the steps of a load (`keep_state`, `put_back_state`, `prepare`, `verify_batching`,
+    Thread: any, at once, but the steps of a load (`keep_state`, `put_back_state`, `make_callable`, `verify_batching`,
     `seal_arena`) and `destroy` are each called by one thread, which answers no requests.
 
     Raises FAILED_PRECONDITION from any method that needs the model after `destroy`.
@@ -208,10 +208,10 @@ class Servable(Protocol):
     def predict(self, request: bytes) -> bytes:
         """Answers a serialized PredictRequest as `answer` does with the method "Predict"."""
 
-    def prepare(self, request: bytes) -> None:
-        """Prepares `predict` of requests with the signature and the set of outputs of `request`, in up to 0.1 s.
+    def make_callable(self, request: bytes) -> None:
+        """Makes the callable for the signature and the set of outputs of `request`, in up to 0.1 s.
 
-        Does nothing if they are prepared already. Call it before the version is published, and then `predict`
+        Does nothing if it is made already. Call it before the version is published, and then `predict`
         once, because the first run is slow, too. Raises as `predict` does for the signature and the
         output_filter, and RESOURCE_EXHAUSTED if there are too many sets of outputs. The inputs are ignored.
         """

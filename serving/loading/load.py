@@ -175,7 +175,7 @@ class CheckedLoad:
                 )
         with self._stage(LoadStage.MAKE_CALLABLES):
             load.make_callables()
-            self._prepare_requests(load)
+            self._make_callables_of_requests(load)
         return missing_kernels
 
     @property
@@ -234,7 +234,7 @@ class CheckedLoad:
                 reason=message,
             )
 
-    def _prepare_requests(self, load: SavedModelLoad) -> None:
+    def _make_callables_of_requests(self, load: SavedModelLoad) -> None:
         """Makes the callables for the sets of outputs that clients request.
 
         They are made now because their allocations, such as constants of the graph, still go into the
@@ -245,7 +245,7 @@ class CheckedLoad:
         for request in self._settings.reservoir.requests():
             # The new version may lack the signature; its clients then get an error.
             with suppress(self._plane.StatusError):
-                load.prepare(request)
+                load.make_callable(request)
 
     # --- Warm-up and gates ------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class SelfWarmUp(Protocol):
         self,
         requests: Sequence[bytes],
         *,
-        prepare: Callable[[bytes], None],
+        make_callable: Callable[[bytes], None],
         predict: Callable[[bytes], bytes],
         cancellation: Cancellation,
     ) -> SelfWarmUpResult: ...

@@ -98,7 +98,7 @@ class VersionWarmUp:
         # that cannot be.
         result = self._settings.self_warm_up(
             reservoir.requests(),
-            prepare=self._prepare,
+            make_callable=self._make_callable,
             predict=self._predict,
             cancellation=self._cancellation,
         )
@@ -180,9 +180,9 @@ class VersionWarmUp:
         with statuses_as_errors(self._status_error):
             return self._servable.answer(method, request)
 
-    def _prepare(self, request: bytes) -> None:
+    def _make_callable(self, request: bytes) -> None:
         with statuses_as_errors(self._status_error):
-            self._servable.prepare(request)
+            self._servable.make_callable(request)
 
     def _predict(self, request: bytes) -> bytes:
         with statuses_as_errors(self._status_error):

@@ -25,7 +25,7 @@ class CountingRunner final : public SignatureRunner {
  public:
   explicit CountingRunner(int* run_count) : run_count_(run_count) {}
   const base::Status& made() const override { return made_; }
-  base::Status Prepare(const tensor::OutputSet&) const override { return {}; }
+  base::Status MakeCallable(const tensor::OutputSet&) const override { return {}; }
   base::Status Run(const tensor::OutputSet&, const tensor::TensorList&,
                    tensor::TensorList* result) const override {
     ++*run_count_;

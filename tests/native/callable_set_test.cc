@@ -115,24 +115,24 @@ TEST_F(CallableSetTest, EverySetIsAnsweredWithoutACallableOfItsOwn) {
   ExpectAnswer({kDoubled}, 3, {6});
   ExpectAnswer({kChecked, kBack}, 3, {3, 3});
   ExpectAnswer({kBack}, 3, {3});
-  EXPECT_EQ(callables_->prepared_set_count(), 0);
+  EXPECT_EQ(callables_->set_count(), 0);
 }
 
-TEST_F(CallableSetTest, APreparedSetIsAnsweredByItsOwnCallable) {
+TEST_F(CallableSetTest, ASetIsAnsweredByItsOwnCallable) {
   Make(CheckedModel());
-  ASSERT_TRUE(callables_->Prepare(Of({kDoubled, kBack})).ok());
-  ASSERT_TRUE(callables_->Prepare(Of({kDoubled, kBack})).ok());
-  ASSERT_TRUE(callables_->Prepare(Of({kBack})).ok());
-  EXPECT_EQ(callables_->prepared_set_count(), 2);
+  ASSERT_TRUE(callables_->MakeCallable(Of({kDoubled, kBack})).ok());
+  ASSERT_TRUE(callables_->MakeCallable(Of({kDoubled, kBack})).ok());
+  ASSERT_TRUE(callables_->MakeCallable(Of({kBack})).ok());
+  EXPECT_EQ(callables_->set_count(), 2);
   ExpectAnswer({kDoubled, kBack}, 3, {6, 3});
   ExpectAnswer({kBack}, 3, {3});
   ExpectAnswer({kDoubled}, 3, {6});
 }
 
-TEST_F(CallableSetTest, AllOutputsNeedNoPreparing) {
+TEST_F(CallableSetTest, AllOutputsNeedNoFurtherCallable) {
   Make(CheckedModel());
-  EXPECT_TRUE(callables_->Prepare(Of({kChecked, kDoubled, kBack})).ok());
-  EXPECT_EQ(callables_->prepared_set_count(), 0);
+  EXPECT_TRUE(callables_->MakeCallable(Of({kChecked, kDoubled, kBack})).ok());
+  EXPECT_EQ(callables_->set_count(), 0);
 }
 
 TEST_F(CallableSetTest, UnrequestedOutputsFailNoRequest) {
@@ -144,7 +144,7 @@ TEST_F(CallableSetTest, UnrequestedOutputsFailNoRequest) {
   EXPECT_TRUE(std::isnan(values[0]));
   EXPECT_EQ(CodeOf({kBack}, NAN), Code::kOk);
   // Made for this set of outputs, and used from then on.
-  EXPECT_EQ(callables_->prepared_set_count(), 2);
+  EXPECT_EQ(callables_->set_count(), 2);
   ExpectAnswer({kDoubled, kBack}, 3, {6, 3});
 }
 
@@ -165,7 +165,7 @@ TEST_F(CallableSetTest, ARunThatWasEndedIsNotTriedAgain) {
   expired.deadline_ns = 1;
   const RunScope scope(expired);
   EXPECT_EQ(CodeOf({kDoubled}, 3), Code::kDeadlineExceeded);
-  EXPECT_EQ(callables_->prepared_set_count(), 0);
+  EXPECT_EQ(callables_->set_count(), 0);
 }
 
 TEST_F(CallableSetTest, RunnableOutputsAreAnsweredBesideOthers) {
@@ -174,7 +174,7 @@ TEST_F(CallableSetTest, RunnableOutputsAreAnsweredBesideOthers) {
   outputs["checked"].set_name("nowhere:0");
   Make(std::move(files));
   EXPECT_FALSE(callables_->made().ok());
-  EXPECT_FALSE(callables_->Prepare(Of({kChecked})).ok());
+  EXPECT_FALSE(callables_->MakeCallable(Of({kChecked})).ok());
   EXPECT_NE(CodeOf({kChecked}, 3), Code::kOk);
   EXPECT_NE(CodeOf({kChecked, kDoubled, kBack}, 3), Code::kOk);
   ExpectAnswer({kDoubled, kBack}, 3, {6, 3});
@@ -190,11 +190,11 @@ TEST_F(CallableSetTest, BeyondTheSetsThatAreKeptAnswersAreRightAllTheSame) {
     return outputs;
   };
   unsigned mask = 1;
-  for (; mask <= CallableSet::kPreparedSetCountMax; ++mask) {
-    ASSERT_TRUE(callables_->Prepare(outputs_of(mask)).ok()) << mask;
+  for (; mask <= CallableSet::kSetCountMax; ++mask) {
+    ASSERT_TRUE(callables_->MakeCallable(outputs_of(mask)).ok()) << mask;
   }
-  EXPECT_EQ(callables_->Prepare(outputs_of(mask)).code(), Code::kResourceExhausted);
-  EXPECT_EQ(callables_->prepared_set_count(), CallableSet::kPreparedSetCountMax);
+  EXPECT_EQ(callables_->MakeCallable(outputs_of(mask)).code(), Code::kResourceExhausted);
+  EXPECT_EQ(callables_->set_count(), CallableSet::kSetCountMax);
   for (mask = 1; mask < 128; ++mask) {
     std::vector<float> expected;
     for (int i = 0; i < 7; ++i) {
@@ -212,12 +212,12 @@ TEST_F(CallableSetTest, OfMoreThanSixtyFourOutputsTheRightOnesArePicked) {
                {2, std::ldexp(1.F, 64), std::ldexp(1.F, 65), std::ldexp(1.F, 100)});
 }
 
-TEST_F(CallableSetTest, SetsArePreparedWhileRequestsRun) {
+TEST_F(CallableSetTest, CallablesAreMadeWhileRequestsRun) {
   Make(CheckedModel());
   testing::RunTogether(4, [&](int thread) {
     if (thread < 2) {
-      EXPECT_TRUE(callables_->Prepare(Of({kDoubled})).ok());
-      EXPECT_TRUE(callables_->Prepare(Of({kChecked})).ok());
+      EXPECT_TRUE(callables_->MakeCallable(Of({kDoubled})).ok());
+      EXPECT_TRUE(callables_->MakeCallable(Of({kChecked})).ok());
       return;
     }
     for (int run = 0; run < 500; ++run) {
@@ -225,14 +225,14 @@ TEST_F(CallableSetTest, SetsArePreparedWhileRequestsRun) {
       ExpectAnswer({kChecked, kDoubled, kBack}, 3, {3, 6, 3});
     }
   });
-  EXPECT_EQ(callables_->prepared_set_count(), 2);
+  EXPECT_EQ(callables_->set_count(), 2);
 }
 
 TEST_F(CallableSetTest, ASessionRunnerAnswersTheSame) {
   Make(CheckedModel());
   const SessionRunner runner(session_.get(), signature_);
   EXPECT_TRUE(runner.made().ok());
-  EXPECT_TRUE(runner.Prepare(Of({kDoubled})).ok());
+  EXPECT_TRUE(runner.MakeCallable(Of({kDoubled})).ok());
   std::vector<float> values;
   ASSERT_TRUE(Run(runner, Of({kChecked, kDoubled, kBack}), 3, &values).ok());
   EXPECT_EQ(values, (std::vector<float>{3, 6, 3}));

@@ -92,7 +92,7 @@ TEST_F(ControlledVersionTest, RetiredVersionRefusesItsUse) {
   Make();
   Publish();
   Retire();
-  for (const Status& status : {Predict({1}).status(), version_->Prepare(PredictRows({1})),
+  for (const Status& status : {Predict({1}).status(), version_->MakeCallable(PredictRows({1})),
                                version_->VerifyBatching(false, nullptr).status()}) {
     EXPECT_EQ(status.code(), Code::kFailedPrecondition);
     EXPECT_EQ(status.message(), "model 'm' version 7 is being unloaded; load it again");

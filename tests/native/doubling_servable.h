@@ -17,12 +17,13 @@ class DoublingServable final : public FakeServable {
       : FakeServable({"m", 7}, {XToXBackAndY(SpecOf(has_checked_shapes))},
                      AfterScript(std::move(script), Double)) {}
 
-  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet& outputs) const override {
-    prepared_.push_back(outputs);
+  base::Status MakeCallable(const tensor::Signature&,
+                            const tensor::OutputSet& outputs) const override {
+    made_.push_back(outputs);
     return {};
   }
 
-  const std::vector<tensor::OutputSet>& prepared() const { return prepared_; }
+  const std::vector<tensor::OutputSet>& made() const { return made_; }
 
  private:
   static tensor::TensorSpec SpecOf(bool has_checked_shapes) {
@@ -43,7 +44,7 @@ class DoublingServable final : public FakeServable {
     return {};
   }
 
-  mutable std::vector<tensor::OutputSet> prepared_;
+  mutable std::vector<tensor::OutputSet> made_;
 };
 
 }  // namespace millpond::testing

@@ -36,7 +36,7 @@ class FakeServable : public servable::Servable {
   const servable::ServableId& id() const override { return id_; }
   const tensor::SignatureMap& signatures() const override { return signatures_; }
   const std::string& signature_def_map() const override { return signature_def_map_; }
-  base::Status Prepare(const tensor::Signature&, const tensor::OutputSet&) const override {
+  base::Status MakeCallable(const tensor::Signature&, const tensor::OutputSet&) const override {
     return {};
   }
   base::Status Run(const tensor::Signature& signature, const tensor::OutputSet& outputs,

@@ -46,11 +46,11 @@ class PredictTest : public ::testing::Test {
     return response->parses ? Status() : base::Internal("the reply does not parse");
   }
 
-  Status Prepare(const std::string& bytes) const {
+  Status MakeCallable(const std::string& bytes) const {
     const SegmentedBytes segmented(bytes);
     PredictRequest request;
     MILLPOND_RETURN_IF_ERROR(DecodePredictRequest(segmented.reader(), &request));
-    return inference::Prepare(servable_, request);
+    return inference::MakeCallable(servable_, request);
   }
 
   void ExpectRefused(const std::string& bytes, Code code, const std::string& message) const {
@@ -93,22 +93,22 @@ TEST_F(PredictTest, ReorderedFilterReturnsTheRightTensors) {
   EXPECT_TRUE(IsSame(ParseTensor(response.outputs.at("y")), Vector<float>({2, 5})));
 }
 
-TEST_F(PredictTest, PrepareReadiesRequestedOutputsAndRunsNothing) {
-  ASSERT_TRUE(Prepare(PredictMessage(ModelSpecMessage("m"), {}, {"y"})).ok());
-  ASSERT_TRUE(Prepare(PredictMessage(ModelSpecMessage("m"), {})).ok());
-  ASSERT_EQ(servable_.prepared().size(), 2);
-  EXPECT_FALSE(servable_.prepared()[0].Contains(0));
-  EXPECT_TRUE(servable_.prepared()[0].Contains(1));
-  EXPECT_TRUE(servable_.prepared()[1].IsAll());
+TEST_F(PredictTest, MakeCallableReadiesRequestedOutputsAndRunsNothing) {
+  ASSERT_TRUE(MakeCallable(PredictMessage(ModelSpecMessage("m"), {}, {"y"})).ok());
+  ASSERT_TRUE(MakeCallable(PredictMessage(ModelSpecMessage("m"), {})).ok());
+  ASSERT_EQ(servable_.made().size(), 2);
+  EXPECT_FALSE(servable_.made()[0].Contains(0));
+  EXPECT_TRUE(servable_.made()[0].Contains(1));
+  EXPECT_TRUE(servable_.made()[1].IsAll());
   EXPECT_EQ(servable_.run_count(), 0);
 }
 
-TEST_F(PredictTest, PrepareRefusesSignatureAndFilterAsPredictDoes) {
-  EXPECT_EQ(Prepare(PredictMessage(ModelSpecMessage("m", {}, "classify"), {})).code(),
+TEST_F(PredictTest, MakeCallableRefusesSignatureAndFilterAsPredictDoes) {
+  EXPECT_EQ(MakeCallable(PredictMessage(ModelSpecMessage("m", {}, "classify"), {})).code(),
             Code::kFailedPrecondition);
-  EXPECT_EQ(Prepare(PredictMessage(ModelSpecMessage("m"), {}, {"q"})).code(),
+  EXPECT_EQ(MakeCallable(PredictMessage(ModelSpecMessage("m"), {}, {"q"})).code(),
             Code::kInvalidArgument);
-  EXPECT_TRUE(servable_.prepared().empty());
+  EXPECT_TRUE(servable_.made().empty());
 }
 
 TEST_F(PredictTest, AFilterThatNamesNothingOrOneOutputTwiceIsRefused) {

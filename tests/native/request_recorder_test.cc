@@ -87,11 +87,11 @@ TEST_P(MethodRecorderTest, CountsByCodeAddUpToTheLatenciesOfManyThreads) {
   for (const LatencySnapshot& phase : snapshot.phases) EXPECT_EQ(phase.count(), 30'000);
 }
 
-TEST_P(MethodRecorderTest, RecordsBatchesBeforeAndAfterPrepare) {
+TEST_P(MethodRecorderTest, RecordsBatchesBeforeAndAfterAllocate) {
   PhaseTimes times = PhaseTimes::OfTotal(10);
   times[Phase::kBatch] = 3;
-  for (const bool is_prepared : {false, true}) {
-    if (is_prepared) recorder_.Prepare(/*has_batches=*/true);
+  for (const bool is_allocated : {false, true}) {
+    if (is_allocated) recorder_.Allocate(/*has_batches=*/true);
     recorder_.Record(Code::kOk, times);
   }
   EXPECT_EQ(recorder_.Snapshot().phase(Phase::kBatch).count(), 2);

@@ -297,7 +297,7 @@ TEST_F(SavedModelTest, SharedTensorAndPassedInputAreOutputs) {
   EXPECT_EQ(Values<float>(outputs.storage().tensors[2]), std::vector<float>{6});  // y_again
 }
 
-TEST_F(SavedModelTest, SomeOutputsAreAnsweredAlikeOncePrepared) {
+TEST_F(SavedModelTest, SomeOutputsAreAnsweredAlikeByTheirCallable) {
   Load(testing::DoublingModel());
   const tensor::Signature& names = model_->signatures().at("names");
   tensor::OutputSet outputs(3);
@@ -311,7 +311,7 @@ TEST_F(SavedModelTest, SomeOutputsAreAnsweredAlikeOncePrepared) {
     ASSERT_EQ(result.size(), 2);
     EXPECT_EQ(Values<float>(result.storage().tensors[0]), std::vector<float>{3});
     EXPECT_EQ(Values<float>(result.storage().tensors[1]), std::vector<float>{6});
-    ASSERT_TRUE(model_->Prepare(names, outputs).ok());
+    ASSERT_TRUE(model_->MakeCallable(names, outputs).ok());
   }
 }
 
@@ -335,7 +335,7 @@ TEST_F(SavedModelTest, ASignatureOfAnotherModelCannotBeRun) {
   tensor::TensorList inputs;
   tensor::TensorList outputs;
   EXPECT_EQ(model_->Run(other, {}, {}, inputs, &outputs).code(), Code::kFailedPrecondition);
-  EXPECT_EQ(model_->Prepare(other, {}).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(model_->MakeCallable(other, {}).code(), Code::kFailedPrecondition);
 }
 
 TEST_F(SavedModelTest, AShapeThatAnOpRefusesIsTheRequestsStatus) {

@@ -80,7 +80,7 @@ class VersionLoadTest : public ::testing::Test {
     ExpectEnded(load.TakeArena(std::make_shared<memory::SlabPool>(memory::SlabPoolOptions()), kMiB,
                                &testing::RuntimeMemory())
                     .status());
-    ExpectEnded(load.Prepare([](const servable::Servable&) { return Status(); }));
+    ExpectEnded(load.MakeCallable([](const servable::Servable&) { return Status(); }));
     ExpectEnded(load.Finish(nullptr, nullptr, kNowNs).status());
     ExpectEnded(load.MissingOps().status());
     ExpectEnded(load.VariablesWithoutValue().status());
@@ -115,17 +115,17 @@ TEST_F(VersionLoadTest, EachStepNeedsTheStepBeforeIt) {
   }
 }
 
-TEST_F(VersionLoadTest, PrepareAndFinishNeedAllSteps) {
+TEST_F(VersionLoadTest, MakeCallableAndFinishNeedAllSteps) {
   for (size_t count = 0; count < kSteps.size(); ++count) {
     const auto load = NewLoad();
     TakeSteps(*load, count);
     bool is_called = false;
-    const Status prepared = load->Prepare([&](const servable::Servable&) {
+    const Status made = load->MakeCallable([&](const servable::Servable&) {
       is_called = true;
       return Status();
     });
-    EXPECT_EQ(prepared.code(), Code::kFailedPrecondition) << count;
-    EXPECT_NE(prepared.message().find("prepare"), std::string::npos) << prepared.message();
+    EXPECT_EQ(made.code(), Code::kFailedPrecondition) << count;
+    EXPECT_NE(made.message().find("make_callable"), std::string::npos) << made.message();
     EXPECT_FALSE(is_called);
     const Status finished = load->Finish(nullptr, nullptr, kNowNs).status();
     EXPECT_EQ(finished.code(), Code::kFailedPrecondition) << count;
@@ -133,16 +133,16 @@ TEST_F(VersionLoadTest, PrepareAndFinishNeedAllSteps) {
   }
 }
 
-TEST_F(VersionLoadTest, PrepareRunsTheVersionAndReturnsTheResult) {
+TEST_F(VersionLoadTest, MakeCallableGetsTheVersionAndReturnsTheResult) {
   const auto load = NewLoad();
   TakeSteps(*load);
   std::vector<float> answer;
-  const Status prepared = load->Prepare([&](const servable::Servable& servable) {
+  const Status made = load->MakeCallable([&](const servable::Servable& servable) {
     EXPECT_EQ(servable.id().version, 7);
     answer = Answer(servable, {3, 1});
     return Status(Code::kDataLoss, "of the caller");
   });
-  EXPECT_EQ(prepared.code(), Code::kDataLoss);
+  EXPECT_EQ(made.code(), Code::kDataLoss);
   EXPECT_EQ(answer, (std::vector<float>{30, 100}));
   EXPECT_EQ(Answer(Finished(*load).entry->servable(), {1, 1}), (std::vector<float>{10, 100}));
 }

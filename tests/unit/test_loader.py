@@ -551,20 +551,20 @@ def test_loader_seals_arena_of_warm_version(version: Path) -> None:
     assert plane.servables[0].is_sealed
 
 
-def test_loader_prepares_known_requests_into_arena(
+def test_loader_makes_known_callables_in_arena(
     version: Path,
 ) -> None:
     plane = FakePlane()
     make_loader(version, plane, reservoir=FakeReservoir(kept=[b"a", b"b"])).load(FakeProgress())
-    assert plane.loads[0].prepared == [b"a", b"b"]
-    assert plane.steps[-4:] == ["make_callables", "prepare", "prepare", "finish"]
+    assert plane.loads[0].callables_made == [b"a", b"b"]
+    assert plane.steps[-4:] == ["make_callables", "make_callable", "make_callable", "finish"]
 
 
-def test_loader_survives_unpreparable_request(
+def test_loader_survives_request_without_callable(
     version: Path,
 ) -> None:
     plane = FakePlane()
-    plane.failures["prepare"] = StatusError(9, "no such signature")
+    plane.failures["make_callable"] = StatusError(9, "no such signature")
     make_loader(version, plane, reservoir=FakeReservoir(kept=[b"a"])).load(FakeProgress())
     assert plane.steps[-1] == "finish"
 
@@ -587,10 +587,10 @@ def test_loader_replays_live_requests_after_records(version: Path) -> None:
         order.append("records")
 
     def self_warm_up(
-        requests: Sequence[bytes], *, prepare: Any, predict: Any, **how: Any
+        requests: Sequence[bytes], *, make_callable: Any, predict: Any, **how: Any
     ) -> SelfWarmUpResult:
         order.append(f"requests {list(requests)}")
-        prepare(requests[0])
+        make_callable(requests[0])
         assert predict(requests[0]) == b"answer"
         return self_warm_up_result()
 
@@ -602,7 +602,7 @@ def test_loader_replays_live_requests_after_records(version: Path) -> None:
         reservoir=FakeReservoir(kept=[b"live"], kept_jointly=[b"joint"]),
     ).load(FakeProgress())
     assert order == ["records", "requests [b'live']"]
-    assert plane.servables[0].prepared == [b"live"]
+    assert plane.servables[0].callables_made == [b"live"]
     assert plane.servables[0].predicted == [b"live"]
     assert plane.servables[0].answered_jointly == [b"joint", b"joint"]
 

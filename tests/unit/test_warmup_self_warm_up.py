@@ -35,8 +35,8 @@ class FakeVersion:
         self.cancel_after: str | None = None
         self._failures = failures or {}
 
-    def prepare(self, request: bytes) -> None:
-        self._take(f"prepare {name_of(request)}")
+    def make_callable(self, request: bytes) -> None:
+        self._take(f"make_callable {name_of(request)}")
 
     def predict(self, request: bytes) -> bytes:
         self.clock.ns += NS_PER_SECOND
@@ -55,7 +55,7 @@ class FakeVersion:
     ) -> SelfWarmUpResult:
         return self_warm_up(
             requests,
-            prepare=self.prepare,
+            make_callable=self.make_callable,
             predict=self.predict,
             cancellation=self.cancellation,
             iterations=iterations,
@@ -72,12 +72,12 @@ def test_self_warm_up_without_requests_calls_nothing():
     assert version.calls == []
 
 
-def test_self_warm_up_prepares_then_runs_twice():
+def test_self_warm_up_makes_callable_then_runs_twice():
     version = FakeVersion()
     result = version.warm_up([request_of("a"), request_of("b")])
     assert version.calls == [
-        *["prepare a", "predict a", "predict a"],
-        *["prepare b", "predict b", "predict b"],
+        *["make_callable a", "predict a", "predict a"],
+        *["make_callable b", "predict b", "predict b"],
     ]
     assert result == SelfWarmUpResult(
         run_count=2, failed_count=0, skipped_count=0, first_error="", seconds=4
@@ -87,7 +87,7 @@ def test_self_warm_up_prepares_then_runs_twice():
 def test_self_warm_up_without_iterations_runs_once():
     version = FakeVersion()
     version.warm_up([request_of("a")], iterations=0)
-    assert version.calls == ["prepare a", "predict a"]
+    assert version.calls == ["make_callable a", "predict a"]
 
 
 def test_self_warm_up_counts_failure_and_continues():
@@ -98,22 +98,22 @@ def test_self_warm_up_counts_failure_and_continues():
     result = version.warm_up([request_of("a"), request_of("b"), request_of("c")])
     assert (result.run_count, result.failed_count) == (1, 2)
     assert result.first_error == "input 'x' is missing"
-    assert version.calls[-3:] == ["prepare c", "predict c", "predict c"]
+    assert version.calls[-3:] == ["make_callable c", "predict c", "predict c"]
     assert version.calls.count(failing_call) == 1
 
 
-def test_self_warm_up_runs_unprepared_requests():
-    version = FakeVersion({"prepare a": ResourceExhausted("64 sets of outputs")})
+def test_self_warm_up_runs_requests_without_callable():
+    version = FakeVersion({"make_callable a": ResourceExhausted("64 sets of outputs")})
     result = version.warm_up([request_of("a")])
     assert (result.run_count, result.failed_count) == (1, 0)
-    assert version.calls == ["prepare a", "predict a", "predict a"]
+    assert version.calls == ["make_callable a", "predict a", "predict a"]
 
 
 def test_self_warm_up_runs_unparsable_request():
     calls: list[bytes] = []
     result = self_warm_up(
         [b"\xff\xff"],
-        prepare=calls.append,
+        make_callable=calls.append,
         predict=lambda request: b"",
         cancellation=Cancellation(),
         clock=SetClock(),
@@ -151,7 +151,7 @@ def test_self_warm_up_failed_pair_tries_next_request():
     assert (result.run_count, result.failed_count) == (1, 1)
 
 
-@pytest.mark.parametrize("last_call", ["prepare a", "predict a", "predict b"])
+@pytest.mark.parametrize("last_call", ["make_callable a", "predict a", "predict b"])
 def test_self_warm_up_cancelled_stops_before_next_call(last_call: str):
     version = FakeVersion()
     version.cancel_after = last_call

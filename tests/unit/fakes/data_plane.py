@@ -293,7 +293,7 @@ class FakeSavedModelLoad:
         self.restore_targets: list[float] = []
         self.accelerator_uses: list[tuple[object, tuple[int, ...], str]] = []
         self.batching: BatchSettings | None = None
-        self.prepared: list[bytes] = []
+        self.callables_made: list[bytes] = []
         self.request_statistics: FakeRequestStatistics | None = None
         self.request_log: FakeRequestLog | None = None
         self.replay_seconds_max = 0.0
@@ -368,9 +368,9 @@ class FakeSavedModelLoad:
     def make_callables(self) -> None:
         self._plane.take_step("make_callables")
 
-    def prepare(self, request: bytes) -> None:
-        self._plane.take_step("prepare")
-        self.prepared.append(request)
+    def make_callable(self, request: bytes) -> None:
+        self._plane.take_step("make_callable")
+        self.callables_made.append(request)
 
     def cancel(self) -> None:
         self.is_cancelled = True

@@ -99,7 +99,7 @@ class FakeServable:
         self.signatures = b""
         self.metadata_json = ""
         self.predicted: list[bytes] = []
-        self.prepared: list[bytes] = []
+        self.callables_made: list[bytes] = []
         self.answered_jointly: list[bytes] = []
         self.remains = ArenaRemains()
         self.arena_overflow_block_count = 0
@@ -128,9 +128,9 @@ class FakeServable:
         self.are_runs_cancelled = False
         self.hot_batch_count = 0
 
-    def prepare(self, request: bytes) -> None:
+    def make_callable(self, request: bytes) -> None:
         assert not self.is_destroyed
-        self.prepared.append(request)
+        self.callables_made.append(request)
 
     def verify_batching(self, predecessor: "FakeServable | None" = None) -> int:
         assert not self.is_published, f"{self.id} is published before its batches are verified"
