@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "native/tf/buffer_type.h"
+#include "native/tf/graph_walk.h"
 #include "native/tf/resource_reads.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/tensor_storage.h"
@@ -42,11 +43,33 @@ Status Compile(const std::map<int64_t, std::string>& hlo_by_rows,
   return {};
 }
 
-std::string ReasonFor(const tensor::RowVerdicts& verdicts, const std::string& signature) {
-  const auto verdict = verdicts.find(signature);
+// Returns the node that may fail requests of the signature, as a reason, or "". XLA computes such a
+// node as nothing, so a request that it should fail would be answered.
+std::string CheckOf(const tensor::Signature& signature, const GraphWalk& graph) {
+  std::vector<std::string> outputs;
+  for (const tensor::TensorSpec& output : signature.outputs) outputs.push_back(output.tensor_name);
+  std::string check;
+  graph.VisitReachable(outputs, [&](const tensorflow::NodeDef& node, const std::string&) {
+    const std::string& op = node.op();
+    const bool fails = op == "Assert" || op == "CheckNumerics" || op == "CheckNumericsV2";
+    if (fails && check.empty()) {
+      check = "node '" + node.name() + "' (" + op +
+              ") fails requests, and XLA leaves it out; export the signature without it";
+    }
+    return check.empty();
+  });
+  return check;
+}
+
+// Returns why a signature must run on the CPU whatever XLA can translate, or "".
+std::string ReasonFor(const tensor::RowVerdicts& verdicts, const tensor::Signature& signature,
+                      const GraphWalk& graph) {
+  const auto verdict = verdicts.find(signature.name);
   if (verdict == verdicts.end()) return tensor::RowVerdict().reason;
-  if (verdict->second.kind == tensor::RowVerdict::Kind::kIndependent) return "";
-  return "its rows are not known to be independent: " + verdict->second.reason;
+  if (verdict->second.kind != tensor::RowVerdict::Kind::kIndependent) {
+    return "its rows are not known to be independent: " + verdict->second.reason;
+  }
+  return CheckOf(signature, graph);
 }
 
 }  // namespace
@@ -90,10 +113,12 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     tensorflow::Session* session) {
   std::unique_ptr<AcceleratedPrograms> made(new AcceleratedPrograms);
   std::vector<Draft> drafts;
+  const GraphWalk graph(meta_graph);
   for (const auto& [name, signature] : signatures) {
     AcceleratedSignature& report = made->signatures_.emplace_back();
     report.name = name;
-    report.reason = signature.obstacle.empty() ? ReasonFor(verdicts, name) : signature.obstacle;
+    report.reason =
+        signature.obstacle.empty() ? ReasonFor(verdicts, signature, graph) : signature.obstacle;
     if (!report.reason.empty()) continue;
     StatusOr<Draft> draft = Draft::Make(use, meta_graph, signature);
     if (!draft.ok()) {

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from tests.integration.clients import array, caller_to, predict_request
 from tests.integration.exports import drop, let_settle
 from tests.integration.kept_exports import kept_export
 from tests.integration.model_host import HostedModel, ModelHost
+from tests.integration.odd_exports import save
 from tests.integration.processes import millpond
 
 TABLE_ROWS = 500
+X = np.array([1, 4], np.float32)
 ROW_COUNTS = (1, 2, 4, 5, 8, 9, 16, 33)
 
 
@@ -158,6 +161,20 @@ def test_a_model_of_strings_stays_on_the_cpu(host: ModelHost, strings: Path) -> 
         assert array(response.outputs["size"]).tolist() == [1, 2]
 
 
+def test_a_check_of_a_request_is_kept(host: ModelHost, checked: Path) -> None:
+    model = host.model(prefix="checked").serve(checked)
+    model.wait_for_log("signature_on_cpu", version=1, signature="positive")
+    model.wait_for_log("signature_on_accelerator", version=1, signature="serving_default")
+    with caller_to(model.server.target) as caller:
+        for signature, message in (("positive", "x is not positive"), ("finite", "NaN")):
+            request = predict_request(model.name, {"x": X}, signature_name=signature)
+            assert array(caller.predict(request).outputs["y"]).tolist() == [1, 2]
+            request = predict_request(model.name, {"x": -X}, signature_name=signature)
+            with pytest.raises(grpc.RpcError, match=message) as refused:
+                caller.predict(request)
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
 def test_a_model_that_needs_the_accelerator_is_refused(host: ModelHost, strings: Path) -> None:
     model = host.model(prefix="strings", settings={"platform": "pjrt"})
     drop(strings, model.base_path, 1)
@@ -175,6 +192,23 @@ def test_a_missing_plugin_ends_the_start(tmp_path: Path) -> None:
     )
     assert ended.returncode != 0
     assert "/nowhere/plugin.so" in ended.stdout + ended.stderr
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three signatures with the root of x; `positive` and `finite` fail for a negative one."""
+    import tensorflow as tf
+
+    def positive(x: Any) -> Any:
+        tf.debugging.assert_positive(x, message="x is not positive")
+        return {"y": tf.sqrt(x)}
+
+    signatures = {
+        "positive": positive,
+        "finite": lambda x: {"y": tf.debugging.check_numerics(tf.sqrt(x), "root")},
+        "serving_default": lambda x: {"y": tf.sqrt(x)},
+    }
+    return save(tmp_path_factory.mktemp("checked") / "1", tf.Module(), signatures)
 
 
 @pytest.fixture(scope="module")
