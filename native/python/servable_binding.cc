@@ -57,9 +57,9 @@ class PySavedModelLoad {
 
   std::vector<tf::AcceleratedSignature> UseAccelerator(
       std::shared_ptr<pjrt::Accelerator> accelerator, std::vector<int64_t> rows,
-      std::string cache_directory) {
+      std::string cache_directory, bool only_if_worth) {
     const tf::AcceleratorUse use{std::move(accelerator), std::move(rows),
-                                 std::move(cache_directory)};
+                                 std::move(cache_directory), only_if_worth};
     return ValueOrThrow(WithoutGil([&] { return load_->UseAccelerator(use); }));
   }
 
@@ -279,7 +279,7 @@ void RegisterServable(nb::module_& module) {
       .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
       .def("analyze_rows", &Load::Run<&VersionLoad::AnalyzeRows>)
       .def("use_accelerator", &Load::UseAccelerator, nb::arg("accelerator"), nb::arg("rows"),
-           nb::arg("cache_directory"))
+           nb::arg("cache_directory"), nb::arg("only_if_worth"))
       .def("make_callables", &Load::Run<&VersionLoad::MakeCallables>)
       .def("use_tables", &Load::UseTables, nb::arg("pool"))
       .def("plan_memory", &Load::PlanMemory, nb::arg("headroom_bytes"))

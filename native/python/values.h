@@ -96,7 +96,8 @@ struct ValueClass<tf::RuntimeOptions> {
                  Field{"is_stock", &Value::is_stock},
                  Field{"has_load_pool", &Value::has_load_pool},
                  Field{"checks_method_names", &Value::checks_method_names},
-                 Field{"serves_session_run", &Value::serves_session_run}};
+                 Field{"serves_session_run", &Value::serves_session_run},
+                 Field{"keeps_graphs", &Value::keeps_graphs}};
 };
 
 template <>
@@ -176,8 +177,9 @@ struct ValueClass<tf::AcceleratedSignature> {
   using Value = tf::AcceleratedSignature;
   static constexpr auto kModule = "serving.data_plane.loads";
   static constexpr char kName[] = "AcceleratedSignature";
-  static constexpr auto kFields = std::tuple{
-      Field{"name", &Value::name}, Field{"rows", &Value::rows}, Field{"reason", &Value::reason}};
+  static constexpr auto kFields =
+      std::tuple{Field{"name", &Value::name}, Field{"rows", &Value::rows},
+                 Field{"reason", &Value::reason}, Field{"host_ops", &Value::host_ops}};
 };
 
 template <>

@@ -6,11 +6,14 @@
 #include <utility>
 
 #include "native/tf/buffer_type.h"
-#include "native/tf/graph_walk.h"
+#include "native/tf/device_worth.h"
 #include "native/tf/resource_reads.h"
 #include "native/tf/servable_device.h"
+#include "native/tf/split_runner.h"
+#include "native/tf/status.h"
 #include "native/tf/tensor_storage.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
+#include "tensorflow/core/public/session.h"
 
 namespace millpond::tf {
 namespace {
@@ -43,84 +46,116 @@ Status Compile(const std::map<int64_t, std::string>& hlo_by_rows,
   return {};
 }
 
-// Returns the node that may fail requests of the signature, as a reason, or "". XLA computes such a
-// node as nothing, so a request that it should fail would be answered.
-std::string CheckOf(const tensor::Signature& signature, const GraphWalk& graph) {
-  std::vector<std::string> outputs;
-  for (const tensor::TensorSpec& output : signature.outputs) outputs.push_back(output.tensor_name);
-  std::string check;
-  graph.VisitReachable(outputs, [&](const tensorflow::NodeDef& node, const std::string&) {
-    const std::string& op = node.op();
-    const bool fails = op == "Assert" || op == "CheckNumerics" || op == "CheckNumericsV2";
-    if (fails && check.empty()) {
-      check = "node '" + node.name() + "' (" + op +
-              ") fails requests, and XLA leaves it out; export the signature without it";
-    }
-    return check.empty();
-  });
-  return check;
-}
-
-// Returns why a signature must run on the CPU whatever XLA can translate, or "".
-std::string ReasonFor(const tensor::RowVerdicts& verdicts, const tensor::Signature& signature,
-                      const GraphWalk& graph) {
-  const auto verdict = verdicts.find(signature.name);
-  if (verdict == verdicts.end()) return tensor::RowVerdict().reason;
-  if (verdict->second.kind != tensor::RowVerdict::Kind::kIndependent) {
-    return "its rows are not known to be independent: " + verdict->second.reason;
+// Adds the nodes of the device part that the error of a translation names, as "{{node NAME}}", to
+// `*barred`. Returns false if it names none.
+bool AddNamedNodes(const std::string& error, const SignatureSplit& split, HostNodes* barred) {
+  bool has_added = false;
+  for (const tensorflow::NodeDef& node : split.device_graph->graph_def().node()) {
+    if (error.find("{{node " + node.name() + "}}") == std::string::npos) continue;
+    has_added = barred->emplace(node.name(), "XLA cannot compile: " + error).second || has_added;
   }
-  return CheckOf(signature, graph);
+  return has_added;
 }
 
 }  // namespace
 
-// A signature that can be translated, and its programs, before the variables are there.
+// A signature with a device part that can be translated, and its programs, before the variables are
+// there.
 struct AcceleratedPrograms::Draft {
   const tensor::Signature* signature = nullptr;
   size_t report_index = 0;  // in signatures_
+  SignatureSplit split;
   std::vector<ResourceKey> variables;
   std::vector<pjrt::RowProgram::RowType> inputs;
   std::vector<pjrt::RowProgram::RowType> outputs;
   std::map<int64_t, std::string> hlo_by_rows;
 
+  // XLA refuses some nodes only when it translates them, because a size is not a constant. Then the
+  // graph is cut again, behind them.
   static StatusOr<Draft> Make(const AcceleratorUse& use, const tensorflow::MetaGraphDef& meta_graph,
-                              const tensor::Signature& signature) {
-    const auto compiler = HloCompiler::Make(meta_graph, signature);
-    if (!compiler.ok()) return compiler.status();
-    Draft draft;
-    draft.signature = &signature;
-    draft.variables = compiler.value()->variables();
-    for (const auto& input : signature.inputs) {
-      draft.inputs.push_back(RowTypeOf(input.dtype, input.dims));
-    }
-    for (const int64_t rows : use.rows) {
-      StatusOr<HloProgram> program = compiler.value()->Translate(rows);
-      if (!program.ok()) return program.status();
-      draft.outputs.clear();
-      for (size_t i = 0; i < signature.outputs.size(); ++i) {
-        draft.outputs.push_back(
-            RowTypeOf(signature.outputs[i].dtype, program.value().output_dims[i]));
+                              const tensor::Signature& signature, const std::string& prefix) {
+    constexpr int kCutsMax = 8;
+    HostNodes barred;
+    for (int cuts = 1;; ++cuts) {
+      StatusOr<SignatureSplit> split = SplitSignature(meta_graph, signature, prefix, barred);
+      if (!split.ok()) return split.status();
+      Draft draft;
+      draft.signature = &signature;
+      draft.split = std::move(split.value());
+      const Status translated = draft.Translate(use);
+      if (translated.ok()) return draft;
+      if (cuts == kCutsMax || !AddNamedNodes(translated.message(), draft.split, &barred)) {
+        return translated;
       }
-      draft.hlo_by_rows[rows] = std::move(program.value().hlo);
     }
-    return draft;
+  }
+
+  // Translates for the most rows first, which tells whether the others are worth it.
+  Status Translate(const AcceleratorUse& use) {
+    const auto compiler = HloCompiler::Make(*split.device_graph, split.device);
+    if (!compiler.ok()) return compiler.status();
+    variables = compiler.value()->variables();
+    for (const auto& input : split.device.inputs) {
+      inputs.push_back(RowTypeOf(input.dtype, input.dims));
+    }
+    for (auto rows = use.rows.rbegin(); rows != use.rows.rend(); ++rows) {
+      StatusOr<HloProgram> program = compiler.value()->Translate(*rows);
+      if (!program.ok()) return program.status();
+      if (hlo_by_rows.empty()) {
+        MILLPOND_RETURN_IF_ERROR(TakeOutputs(use, program.value(), *rows));
+      }
+      hlo_by_rows[*rows] = std::move(program.value().hlo);
+    }
+    return {};
+  }
+
+  Status TakeOutputs(const AcceleratorUse& use, const HloProgram& program, int64_t rows) {
+    int64_t bytes = 0;
+    for (size_t i = 0; i < split.device.outputs.size(); ++i) {
+      outputs.push_back(RowTypeOf(split.device.outputs[i].dtype, program.output_dims[i]));
+      bytes += static_cast<int64_t>(outputs.back().bytes);
+    }
+    for (const auto& input : inputs) bytes += static_cast<int64_t>(input.bytes);
+    const std::string reason =
+        WhyNotWorthAccelerating(CountProductFlops(program.hlo) / rows, bytes);
+    if (reason.empty() || !use.only_if_worth) return {};
+    return {base::Code::kUnimplemented, reason + HostOpsInWords()};
+  }
+
+  std::string HostOpsInWords() const {
+    std::string words;
+    for (const std::string& op : split.host_ops) words += (words.empty() ? "" : ", ") + op;
+    return words.empty() ? "" : "; its " + words + " stays on the CPU";
+  }
+
+  // Compiles the programs, and adds the nodes of the host part to the session.
+  StatusOr<std::unique_ptr<pjrt::RowProgram>> Compile(
+      const AcceleratorUse& use, std::shared_ptr<const pjrt::DeviceParameters> parameters,
+      std::vector<size_t> parameter_indices, tensorflow::Session* session) {
+    const pjrt::ExecutableCache cache(use.cache_directory);
+    auto program = std::make_unique<pjrt::RowProgram>(
+        std::move(parameters), std::move(parameter_indices), std::move(inputs), std::move(outputs));
+    MILLPOND_RETURN_IF_ERROR(
+        millpond::tf::Compile(hlo_by_rows, cache, *use.accelerator, program.get()));
+    if (split.has_host_part()) {
+      MILLPOND_RETURN_IF_TF_ERROR(session->Extend(*split.host_graph), "adding the host part");
+    }
+    return program;
   }
 };
 
 StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     const AcceleratorUse& use, const tensorflow::MetaGraphDef& meta_graph,
-    const tensor::SignatureMap& signatures, const tensor::RowVerdicts& verdicts,
-    tensorflow::Session* session) {
+    const tensor::SignatureMap& signatures, tensorflow::Session* session) {
   std::unique_ptr<AcceleratedPrograms> made(new AcceleratedPrograms);
   std::vector<Draft> drafts;
-  const GraphWalk graph(meta_graph);
   for (const auto& [name, signature] : signatures) {
     AcceleratedSignature& report = made->signatures_.emplace_back();
     report.name = name;
-    report.reason =
-        signature.obstacle.empty() ? ReasonFor(verdicts, signature, graph) : signature.obstacle;
+    report.reason = signature.obstacle;
     if (!report.reason.empty()) continue;
-    StatusOr<Draft> draft = Draft::Make(use, meta_graph, signature);
+    const std::string prefix = "millpond/" + std::to_string(made->signatures_.size()) + "/";
+    StatusOr<Draft> draft = Draft::Make(use, meta_graph, signature, prefix);
     if (!draft.ok()) {
       report.reason = draft.status().message();
       continue;
@@ -144,23 +179,21 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
   auto uploaded = pjrt::DeviceParameters::Upload(use.accelerator, tensors);
   if (!uploaded.ok()) return uploaded.status();
   made->parameters_ = std::move(uploaded.value());
-  const pjrt::ExecutableCache cache(use.cache_directory);
   for (Draft& draft : drafts) {
     std::vector<size_t> parameter_indices;
     for (const ResourceKey& key : draft.variables) {
       parameter_indices.push_back(indices.at(key));
     }
-    auto program =
-        std::make_unique<pjrt::RowProgram>(made->parameters_, std::move(parameter_indices),
-                                           std::move(draft.inputs), std::move(draft.outputs));
-    const Status compiled = Compile(draft.hlo_by_rows, cache, *use.accelerator, program.get());
+    auto program = draft.Compile(use, made->parameters_, std::move(parameter_indices), session);
     AcceleratedSignature& report = made->signatures_[draft.report_index];
-    if (compiled.ok()) {
-      report.rows = program->sizes();
-      made->programs_[draft.signature->name] = std::move(program);
-    } else {
-      report.reason = compiled.message();
+    if (!program.ok()) {
+      report.reason = program.status().message();
+      continue;
     }
+    report.rows = program.value()->sizes();
+    report.host_ops.assign(draft.split.host_ops.begin(), draft.split.host_ops.end());
+    made->programs_[draft.signature->name] = std::move(program.value());
+    made->splits_.emplace(draft.signature->name, std::move(draft.split));
   }
   if (made->programs_.empty()) made->parameters_.reset();
   return made;
@@ -176,11 +209,17 @@ size_t AcceleratedPrograms::parameter_bytes() const {
   return parameters_ == nullptr ? 0 : parameters_->bytes();
 }
 
-std::unique_ptr<SignatureRunner> AcceleratedPrograms::Accelerate(
-    std::unique_ptr<SignatureRunner> host, const tensor::Signature& signature) {
-  const auto program = programs_.find(signature.name);
-  if (program == programs_.end()) return host;
-  return std::make_unique<AcceleratedRunner>(std::move(host), program->second.get(), signature);
+std::unique_ptr<SignatureRunner> AcceleratedPrograms::Accelerate(const tensor::Signature& signature,
+                                                                 const MakeRunner& make_runner) {
+  std::unique_ptr<SignatureRunner> whole = make_runner(signature);
+  const auto split = splits_.find(signature.name);
+  if (split == splits_.end()) return whole;
+  const SignatureSplit& parts = split->second;
+  auto device = std::make_unique<AcceleratedRunner>(
+      std::make_unique<RefusingRunner>(), programs_.at(signature.name).get(), parts.device);
+  return std::make_unique<SplitRunner>(std::move(whole),
+                                       parts.has_host_part() ? make_runner(parts.host) : nullptr,
+                                       std::move(device), parts);
 }
 
 Status AcceleratedRunner::Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,10 +13,10 @@
 #include "native/pjrt/executable_cache.h"
 #include "native/pjrt/row_program.h"
 #include "native/pjrt/run_figures.h"
-#include "native/tensor/row_verdict.h"
 #include "native/tensor/signature.h"
 #include "native/tf/hlo_compiler.h"
 #include "native/tf/signature_runner.h"
+#include "native/tf/signature_split.h"
 
 namespace tensorflow {
 class MetaGraphDef;
@@ -29,39 +30,44 @@ struct AcceleratorUse {
   std::shared_ptr<const pjrt::Accelerator> accelerator;
   std::vector<int64_t> rows;    // the numbers of rows that programs are compiled for, from 1 on
   std::string cache_directory;  // of compiled programs; "" for none
+  bool only_if_worth = true;    // leaves signatures on the CPU that are faster there
 };
 
 // The result for one signature.
 struct AcceleratedSignature {
   std::string name;
-  std::vector<int64_t> rows;  // the sizes of its programs; none if it stays on the CPU
-  std::string reason;         // why it stays on the CPU; "" if it does not
+  std::vector<int64_t> rows;          // the sizes of its programs; none if it stays on the CPU
+  std::string reason;                 // why it stays on the CPU; "" if it does not
+  std::vector<std::string> host_ops;  // for whose sake a part of it runs on the CPU, sorted
 };
 
 // The signatures of a version that run on an accelerator, with their parameters there.
 //
-// A signature whose graph XLA cannot compile stays on the CPU, with the reason. So does one whose
-// graph does not show that its rows are independent (RowVerdict), because requests are filled up to
-// the rows of a program.
+// The part of a signature that XLA cannot compile stays on the CPU (signature_split.h). If nothing
+// is left that is worth the way to the accelerator (device_worth.h), all of it does, with the
+// reason.
 class AcceleratedPrograms {
  public:
   // Compiles the signatures of `meta_graph`, whose variables have their values in `session`, and
-  // copies the variables to the accelerator. Takes 0.2 to 1 s for each program that is not in the
-  // cache. Returns RESOURCE_EXHAUSTED if the variables do not fit there, and the plugin's errors.
+  // copies the variables to the accelerator. Adds the nodes of host parts to `session`. Takes 0.2
+  // to 1 s for each program that is not in the cache. Returns RESOURCE_EXHAUSTED if the variables
+  // do not fit there, and the plugin's errors.
   static base::StatusOr<std::unique_ptr<AcceleratedPrograms>> Make(
       const AcceleratorUse& use, const tensorflow::MetaGraphDef& meta_graph,
-      const tensor::SignatureMap& signatures, const tensor::RowVerdicts& verdicts,
-      tensorflow::Session* session);
+      const tensor::SignatureMap& signatures, tensorflow::Session* session);
 
   const std::vector<AcceleratedSignature>& signatures() const { return signatures_; }
   // The bytes that the parameters take on the accelerator.
   size_t parameter_bytes() const;
   // The runs of each signature that has programs, since the load.
   std::vector<pjrt::RunFigures> run_figures() const;
-  // Returns `host`, or a runner that runs `signature` on the accelerator and on `host` what cannot
-  // run there. This object must outlive it.
-  std::unique_ptr<SignatureRunner> Accelerate(std::unique_ptr<SignatureRunner> host,
-                                              const tensor::Signature& signature);
+  // Makes a runner on the CPU for a signature of the session.
+  using MakeRunner =
+      std::function<std::unique_ptr<SignatureRunner>(const tensor::Signature& signature)>;
+  // Returns a runner that runs `signature` on the accelerator as far as it can run there; all on
+  // the CPU if it cannot. This object and `signature` must outlive it.
+  std::unique_ptr<SignatureRunner> Accelerate(const tensor::Signature& signature,
+                                              const MakeRunner& make_runner);
 
  private:
   struct Draft;
@@ -69,6 +75,7 @@ class AcceleratedPrograms {
 
   std::shared_ptr<const pjrt::DeviceParameters> parameters_;
   std::map<std::string, std::unique_ptr<pjrt::RowProgram>, std::less<>> programs_;
+  std::map<std::string, SignatureSplit, std::less<>> splits_;  // of the programs
   std::vector<AcceleratedSignature> signatures_;
 };
 

@@ -1,12 +1,12 @@
 #include "native/tf/hlo_compiler.h"
 
-#include <charconv>
 #include <map>
 #include <unordered_set>
 #include <utility>
 
 #include "native/tensor/dtype.h"
 #include "native/tf/buffer_type.h"
+#include "native/tf/graph_source.h"
 #include "native/tf/handle_search.h"
 #include "native/tf/status.h"
 #include "tensorflow/compiler/tf2xla/xla_compiler.h"
@@ -55,28 +55,6 @@ Status CheckSpec(const tensor::TensorSpec& spec, const char* what) {
   return {};
 }
 
-// A tensor of a graph: an output of a node.
-struct Source {
-  Node* node = nullptr;
-  int output = 0;
-};
-
-StatusOr<Source> FindSource(const std::map<std::string, Node*>& nodes, const std::string& tensor) {
-  const size_t colon = tensor.find(':');
-  const auto node = nodes.find(tensor.substr(0, colon));
-  if (node == nodes.end()) return base::NotFound("the graph has no tensor '" + tensor + "'");
-  Source source{node->second, 0};
-  if (colon != std::string::npos) {
-    const char* const end = tensor.data() + tensor.size();
-    const auto read = std::from_chars(tensor.data() + colon + 1, end, source.output);
-    if (read.ec != std::errc() || read.ptr != end) source.output = -1;
-  }
-  if (source.output < 0 || source.output >= source.node->num_outputs()) {
-    return base::NotFound("the graph has no tensor '" + tensor + "'");
-  }
-  return source;
-}
-
 // The argument that a variable becomes. Its shape is the one that the graph declares.
 StatusOr<tensorflow::XlaArgument> VariableArgument(const Node& handle) {
   tensorflow::XlaArgument argument;
@@ -104,9 +82,7 @@ StatusOr<tensorflow::XlaArgument> VariableArgument(const Node& handle) {
 // and of the variables behind them.
 class SignatureFunction {
  public:
-  explicit SignatureFunction(Graph* graph) : graph_(*graph) {
-    for (Node* const node : graph_.op_nodes()) nodes_[node->name()] = node;
-  }
+  explicit SignatureFunction(Graph* graph) : graph_(*graph), nodes_(NodesOf(*graph)) {}
 
   Status AddOutputs(const std::vector<tensor::TensorSpec>& outputs) {
     for (const tensor::TensorSpec& output : outputs) {
@@ -177,20 +153,12 @@ class SignatureFunction {
         AddEnd("_Arg", source.node->output_type(source.output), arguments_.size());
     if (!added.ok()) return added.status();
     arguments_.push_back(std::move(argument));
-    const std::vector<const tensorflow::Edge*> edges(source.node->out_edges().begin(),
-                                                     source.node->out_edges().end());
-    for (const tensorflow::Edge* const edge : edges) {
-      if (edge->IsControlEdge() || edge->src_output() != source.output) continue;
-      Node* const reader = edge->dst();
-      const int input = edge->dst_input();
-      graph_.RemoveEdge(edge);
-      graph_.AddEdge(added.value(), 0, reader, input);
-    }
+    RedirectReaders(source, added.value(), &graph_);
     return {};
   }
 
   Graph& graph_;
-  std::map<std::string, Node*> nodes_;  // of the model, by name
+  const NodesByName nodes_;  // of the model
   std::unordered_set<const Node*> results_;
   std::vector<tensorflow::XlaArgument> arguments_;
   std::vector<ResourceKey> variables_;

@@ -544,11 +544,17 @@ RowVerdict VerdictOf(const std::string& output, const RowValue& value) {
   return {RowVerdict::Kind::kUnknown, begin + "it depends on no row of the inputs"};
 }
 
-RowVerdict AnalyzeSignature(const MetaGraphDef& meta_graph, const SignatureDef& signature,
-                            const GraphWalk& walked) {
+// The graph, with the inputs of `signature` as its arguments.
+Scope ScopeOf(const MetaGraphDef& meta_graph, const SignatureDef& signature) {
   Scope graph;
   for (const NodeDef& node : meta_graph.graph_def().node()) graph.Add(node);
   for (const auto& [name, info] : signature.inputs()) graph.arguments[info.name()] = InputOf(info);
+  return graph;
+}
+
+RowVerdict AnalyzeSignature(const MetaGraphDef& meta_graph, const SignatureDef& signature,
+                            const GraphWalk& walked) {
+  Scope graph = ScopeOf(meta_graph, signature);
   Walk walk(walked);
   RowVerdict worst{RowVerdict::Kind::kIndependent, ""};
   std::vector<std::string> fetched;
@@ -577,6 +583,16 @@ tensor::RowVerdicts AnalyzeRows(const MetaGraphDef& meta_graph) {
     verdicts[name] = AnalyzeSignature(meta_graph, signature, graph);
   }
   return verdicts;
+}
+
+std::vector<RowValue> AnalyzeTensors(const MetaGraphDef& meta_graph, const SignatureDef& signature,
+                                     const std::vector<std::string>& tensors) {
+  const GraphWalk walked(meta_graph);
+  Scope graph = ScopeOf(meta_graph, signature);
+  Walk walk(walked);
+  std::vector<RowValue> values;
+  for (const std::string& tensor : tensors) values.push_back(walk.ValueOf(tensor, &graph));
+  return values;
 }
 
 }  // namespace millpond::tf

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "native/tensor/row_verdict.h"
+#include "native/tf/row_value.h"
 
 namespace tensorflow {
 class MetaGraphDef;
+class SignatureDef;
 }  // namespace tensorflow
 
 namespace millpond::tf {
@@ -28,5 +33,10 @@ namespace millpond::tf {
 // Call it once TensorFlow has accepted the graph: the shape functions of ops rely on that. Cost:
 // about 10 us a node.
 tensor::RowVerdicts AnalyzeRows(const tensorflow::MetaGraphDef& meta_graph);
+
+// Returns what each of `tensors` is made of in runs that feed the inputs of `signature`.
+std::vector<RowValue> AnalyzeTensors(const tensorflow::MetaGraphDef& meta_graph,
+                                     const tensorflow::SignatureDef& signature,
+                                     const std::vector<std::string>& tensors);
 
 }  // namespace millpond::tf

@@ -114,7 +114,8 @@ Runtime& TheRuntime() {
 bool RuntimeOptions::operator==(const RuntimeOptions& other) const {
   const auto all = [](const RuntimeOptions& options) {
     return std::tie(options.intra_op_thread_count, options.inter_op_thread_count, options.is_stock,
-                    options.has_load_pool, options.checks_method_names, options.serves_session_run);
+                    options.has_load_pool, options.checks_method_names, options.serves_session_run,
+                    options.keeps_graphs);
   };
   return all(*this) == all(other);
 }

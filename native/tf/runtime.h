@@ -26,6 +26,8 @@ struct RuntimeOptions {
   // True if clients may run any part of a model's graph. Such a model is never sealed, because a
   // client may write to any variable.
   bool serves_session_run = false;
+  // True if sessions keep their graphs, so that the host parts of signatures can be added.
+  bool keeps_graphs = false;
 
   bool operator==(const RuntimeOptions& other) const;
 };

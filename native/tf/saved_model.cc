@@ -87,6 +87,8 @@ tensorflow::SessionOptions MakeSessionOptions() {
   options.config.set_inter_op_parallelism_threads(runtime.inter_op_thread_count);
   // Serves a graph with a GPU's name in it on the CPU, as tf.saved_model.load does.
   options.config.set_allow_soft_placement(true);
+  options.config.mutable_experimental()->set_disable_optimize_for_static_graph(
+      runtime.keeps_graphs);
   if (!runtime.is_stock) options.config.mutable_experimental()->set_executor_type(kRunExecutor);
   if (runtime.has_load_pool) {
     // The second pool is kLoadPool.
@@ -485,9 +487,9 @@ Status SavedModel::UseAccelerator(const AcceleratorUse& use) {
                                             state_->directory +
                                             ", and the accelerator has copies of them"};
   }
-  return base::MoveValue(AcceleratedPrograms::Make(use, state_->meta_graph, state_->signatures,
-                                                   state_->row_verdicts, state_->session.get()),
-                         &state_->accelerated);
+  return base::MoveValue(
+      AcceleratedPrograms::Make(use, state_->meta_graph, state_->signatures, state_->session.get()),
+      &state_->accelerated);
 }
 
 std::vector<AcceleratedSignature> SavedModel::signatures_on_accelerator() const {
@@ -508,20 +510,19 @@ Status SavedModel::MakeCallables() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "MakeCallables"));
   const ParameterMemoryScope parameter_scope(state_->parameters);
   if (state_->HasFixedVariables()) FixVariables(state_->session.get());
+  const auto make_runner = [session = state_->session.get()](const tensor::Signature& signature) {
+    return MakeRunner(session, signature);
+  };
   for (const auto& [name, signature] : state_->signatures) {
     if (!signature.obstacle.empty()) continue;
-    auto runner = MakeRunner(state_->session.get(), signature);
-    if (state_->accelerated != nullptr) {
-      runner = state_->accelerated->Accelerate(std::move(runner), signature);
-    }
-    state_->callables.emplace(name, std::move(runner));
+    state_->callables.emplace(name, state_->accelerated == nullptr
+                                        ? make_runner(signature)
+                                        : state_->accelerated->Accelerate(signature, make_runner));
   }
   MILLPOND_RETURN_IF_ERROR(state_->CheckCallables());
-  state_->joint_runners = std::make_unique<JointRunners>(
-      state_->signatures, state_->meta_graph.graph_def(), JointCountMax(state_->meta_graph),
-      [session = state_->session.get()](const tensor::Signature& joint) {
-        return MakeRunner(session, joint);
-      });
+  state_->joint_runners =
+      std::make_unique<JointRunners>(state_->signatures, state_->meta_graph.graph_def(),
+                                     JointCountMax(state_->meta_graph), make_runner);
   if (CurrentRuntimeOptions().serves_session_run) {
     state_->session_callables = std::make_unique<SessionCallables>(state_->session.get());
   }

@@ -144,6 +144,9 @@ class AcceleratedSignature:
     reason: str
     """Why it runs on the CPU; "" if it does not."""
 
+    host_ops: Sequence[str]
+    """The ops for whose sake a part of it runs on the CPU, before the accelerator. Empty: all of it runs there."""
+
 
 @dataclass(frozen=True)
 class AcceleratorMemory:
@@ -302,13 +305,15 @@ class SavedModelLoad(Protocol):
         """
 
     def use_accelerator(
-        self, accelerator: Any, rows: Sequence[int], cache_directory: str
+        self, accelerator: Any, rows: Sequence[int], cache_directory: str, only_if_worth: bool
     ) -> Sequence[AcceleratedSignature]:
         """Compiles the signatures that can run on `accelerator` for it, and copies their variables there.
 
-        Optional: between `analyze_rows` and `make_callables`. There is one program for each of `rows`, and
-        requests are filled up to the next one. Programs are kept in `cache_directory`, unless it is "". It
-        takes 0.2 to 1 s for each program that is not there.
+        What XLA cannot compile of a signature stays on the CPU, and runs before the rest. There is one program
+        for each of `rows`, and requests are filled up to the next one. With `only_if_worth` a signature stays
+        on the CPU if the way to the accelerator would take longer than its products of matrices. Programs are
+        kept in `cache_directory`, unless it is "". It takes 0.2 to 1 s for each program that is not there.
+        Optional: between `run_init` and `make_callables`.
 
         Raises RESOURCE_EXHAUSTED if the variables do not fit the accelerator, UNIMPLEMENTED if requests may
         write variables, and the plugin's errors.

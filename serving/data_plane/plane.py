@@ -56,6 +56,9 @@ class RuntimeOptions:
     serves_session_run: bool = False
     """Clients may run any part of a graph by SessionRun. Arenas cannot be sealed then."""
 
+    keeps_graphs: bool = False
+    """Sessions keep their graphs, with the constants. A signature that runs on an accelerator in part needs it."""
+
 
 class DataPlane(Protocol):
     """The module `serving.data_plane._native`; tests replace it.

@@ -82,7 +82,9 @@ class AcceleratorUse:
         refused instead: raises FailedPrecondition, or the data plane's error.
         """
         try:
-            signatures = load.use_accelerator(self.accelerator, self.rows, self.cache_directory)
+            signatures = load.use_accelerator(
+                self.accelerator, self.rows, self.cache_directory, not is_needed
+            )
         except status_error as error:
             if is_needed:
                 raise
@@ -108,6 +110,7 @@ def _report(servable_id: ServableId, signature: AcceleratedSignature) -> None:
         version=servable_id.version,
         signature=signature.name,
         rows=list(signature.rows),
+        cpu_ops=list(signature.host_ops),
     )
 
 

@@ -33,6 +33,7 @@ def initialize_runtime(foundation: Foundation) -> None:
         has_load_pool=config.lab.has_load_pool,
         checks_method_names=config.enable_signature_method_name_check,
         serves_session_run=config.enable_session_run,
+        keeps_graphs=bool(config.accelerator),
     )
     with statuses_as_errors(foundation.data_plane.StatusError):
         foundation.data_plane.initialize(options)

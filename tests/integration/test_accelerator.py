@@ -18,7 +18,7 @@ from serving.core.servable import END
 from serving.monitoring.metrics_routes import PATHS
 from tests.integration.clients import array, caller_to, predict_request
 from tests.integration.exports import drop, let_settle
-from tests.integration.kept_exports import kept_export
+from tests.integration.kept_exports import exported_by, kept_export
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.odd_exports import save
 from tests.integration.processes import millpond
@@ -154,7 +154,7 @@ def test_a_version_of_a_known_graph_is_not_compiled(
 def test_a_model_of_strings_stays_on_the_cpu(host: ModelHost, strings: Path) -> None:
     model = host.model(prefix="strings").serve(strings)
     line = model.wait_for_log("signature_on_cpu", version=1, signature="serving_default")
-    assert "string" in line["reason"]
+    assert "StringLength" in line["reason"]
     with caller_to(model.server.target) as caller:
         texts = np.array(["a", "bc"], dtype=object)
         response = caller.predict(predict_request(model.name, {"text": texts}))
@@ -162,9 +162,10 @@ def test_a_model_of_strings_stays_on_the_cpu(host: ModelHost, strings: Path) -> 
 
 
 def test_a_check_of_a_request_is_kept(host: ModelHost, checked: Path) -> None:
-    model = host.model(prefix="checked").serve(checked)
-    model.wait_for_log("signature_on_cpu", version=1, signature="positive")
-    model.wait_for_log("signature_on_accelerator", version=1, signature="serving_default")
+    model = host.model(prefix="checked", settings={"platform": "pjrt"}).serve(checked)
+    model.wait_for_log("signature_on_cpu", version=1, signature="finite")
+    line = model.wait_for_log("signature_on_accelerator", version=1, signature="positive")
+    assert "If" in line["cpu_ops"]
     with caller_to(model.server.target) as caller:
         for signature, message in (("positive", "x is not positive"), ("finite", "NaN")):
             request = predict_request(model.name, {"x": X}, signature_name=signature)
@@ -173,6 +174,32 @@ def test_a_check_of_a_request_is_kept(host: ModelHost, checked: Path) -> None:
             with pytest.raises(grpc.RpcError, match=message) as refused:
                 caller.predict(request)
             assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_random_graphs_answer_as_tensorflow_does(host: ModelHost, random_graphs: Path) -> None:
+    model = host.model(prefix="random", settings={"platform": "pjrt"})
+    model.serve(random_graphs / "1")
+    answers = np.load(random_graphs / "answers.npz")
+    wanted = {name: array for name, array in answers.items() if "/out/" in name}
+    with caller_to(model.server.target) as caller:
+        for signature, rows in sorted({tuple(name.split("/")[:2]) for name in wanted}):
+            begin = f"{signature}/{rows}/in/"
+            inputs = {
+                name.removeprefix(begin): array.astype(object) if array.dtype.kind == "U" else array
+                for name, array in answers.items()
+                if name.startswith(begin)
+            }
+            response = caller.predict(predict_request(model.name, inputs, signature_name=signature))
+            for name, tensor in response.outputs.items():
+                expected = wanted.pop(f"{signature}/{rows}/out/{name}")
+                answer = array(tensor)
+                if answer.dtype == object:
+                    assert [text.decode() for text in answer] == expected.tolist()
+                else:
+                    assert answer == pytest.approx(expected, abs=1e-5), (signature, rows, name)
+    assert not wanted
+    split = [line for line in model.logged("signature_on_accelerator") if line["cpu_ops"]]
+    assert len(split) >= 8
 
 
 def test_a_model_that_needs_the_accelerator_is_refused(host: ModelHost, strings: Path) -> None:
@@ -209,6 +236,13 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "serving_default": lambda x: {"y": tf.sqrt(x)},
     }
     return save(tmp_path_factory.mktemp("checked") / "1", tf.Module(), signatures)
+
+
+@pytest.fixture(scope="module")
+def random_graphs() -> Path:
+    """The SavedModel and the answers of split_models.py."""
+    exporter = exported_by("tests.integration.split_models")
+    return kept_export("split", exporter, ("tests/integration/split_models.py",))
 
 
 @pytest.fixture(scope="module")

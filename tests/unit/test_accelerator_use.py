@@ -20,8 +20,10 @@ from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane
 from tests.unit.fakes.errors import StatusError
 
 USE = AcceleratorUse(accelerator=FakeAccelerator(), rows=(1, 8), cache_directory="")
-RUNS = AcceleratedSignature(name="serving_default", rows=(1, 8), reason="")
-STAYS = AcceleratedSignature(name="parse", rows=(), reason="op ParseExampleV2")
+RUNS = AcceleratedSignature(
+    name="serving_default", rows=(1, 8), reason="", host_ops=("LookupTableFindV2",)
+)
+STAYS = AcceleratedSignature(name="parse", rows=(), reason="op ParseExampleV2", host_ops=())
 FULL = StatusError(8, "the fake device is full")
 
 
@@ -41,6 +43,7 @@ def test_each_signature_says_where_it_runs() -> None:
         ("parse", "signature_on_cpu", "op ParseExampleV2"),
         ("serving_default", "signature_on_accelerator", None),
     ]
+    assert logs[1]["cpu_ops"] == ["LookupTableFindV2"]
 
 
 def test_a_full_accelerator_leaves_the_cpu() -> None:

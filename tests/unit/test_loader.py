@@ -345,7 +345,7 @@ def test_loader_analyzes_rows_for_an_accelerator(version: Path) -> None:
     make_loader(version, plane, accelerator=ACCELERATOR_USE).load(progress)
     steps = ["run_init", "analyze_rows", "use_accelerator", "make_callables"]
     assert plane.steps[-5:-1] == steps
-    assert plane.loads[-1].accelerator_uses == [(ACCELERATOR, (1, 8), "/cache")]
+    assert plane.loads[-1].accelerator_uses == [(ACCELERATOR, (1, 8), "/cache", True)]
     assert any(line.startswith("compile") for line in progress.lines)
 
 
@@ -363,8 +363,11 @@ def test_loader_obeys_platform_pjrt(version: Path) -> None:
     with pytest.raises(FailedPrecondition, match="no signature can run on the accelerator"):
         loader.load(FakeProgress())
     assert plane.loads[-1].is_discarded
-    plane.accelerated = [AcceleratedSignature(name="serving_default", rows=(1, 8), reason="")]
+    plane.accelerated = [
+        AcceleratedSignature(name="serving_default", rows=(1, 8), reason="", host_ops=())
+    ]
     loader.load(FakeProgress())
+    assert plane.loads[-1].accelerator_uses == [(ACCELERATOR, (1, 8), "/cache", False)]
 
 
 def test_loader_proves_batching_after_warm_up(version: Path) -> None:

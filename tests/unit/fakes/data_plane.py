@@ -291,7 +291,7 @@ class FakeSavedModelLoad:
         self.tables: dict[str, int] = {}
         self.bytes_per_second: list[int] = []
         self.restore_targets: list[float] = []
-        self.accelerator_uses: list[tuple[object, tuple[int, ...], str]] = []
+        self.accelerator_uses: list[tuple[object, tuple[int, ...], str, bool]] = []
         self.batching: BatchSettings | None = None
         self.callables_made: list[bytes] = []
         self.request_statistics: FakeRequestStatistics | None = None
@@ -359,10 +359,15 @@ class FakeSavedModelLoad:
         self._plane.take_step("analyze_rows")
 
     def use_accelerator(
-        self, accelerator: object, rows: Sequence[int], cache_directory: str
+        self,
+        accelerator: object,
+        rows: Sequence[int],
+        cache_directory: str,
+        only_if_worth: bool,
     ) -> list[AcceleratedSignature]:
         self._plane.take_step("use_accelerator")
-        self.accelerator_uses.append((accelerator, tuple(rows), cache_directory))
+        use = (accelerator, tuple(rows), cache_directory, only_if_worth)
+        self.accelerator_uses.append(use)
         return self._plane.accelerated
 
     def make_callables(self) -> None:

@@ -1,0 +1,48 @@
+#include "native/tf/split_runner.h"
+
+#include <vector>
+
+#include "native/tf/tensor_storage.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace millpond::tf {
+namespace {
+
+// Appends a tensor of `first` or `second` to `to`, as `origin` says.
+void Append(const SignatureSplit::Origin& origin, const tensor::TensorList& first,
+            const tensor::TensorList& second, tensor::TensorList* to) {
+  const tensor::TensorList& from = origin.is_first ? first : second;
+  to->storage().tensors.push_back(from.storage().tensors[origin.index]);
+}
+
+}  // namespace
+
+base::Status SplitRunner::Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                              tensor::TensorList* result) const {
+  return RunParts(outputs, inputs, result).ok() ? base::Status()
+                                                : whole_->Run(outputs, inputs, result);
+}
+
+base::Status SplitRunner::RunParts(const tensor::OutputSet& outputs,
+                                   const tensor::TensorList& inputs,
+                                   tensor::TensorList* result) const {
+  tensor::TensorList made;
+  if (host_ != nullptr) {
+    const auto all = tensor::OutputSet::All(split_.host.outputs.size());
+    MILLPOND_RETURN_IF_ERROR(host_->Run(all, inputs, &made));
+  }
+  tensor::TensorList crossing;
+  for (const SignatureSplit::Origin& origin : split_.device_inputs) {
+    Append(origin, inputs, made, &crossing);
+  }
+  tensor::TensorList computed;
+  const auto all = tensor::OutputSet::All(split_.device.outputs.size());
+  MILLPOND_RETURN_IF_ERROR(device_->Run(all, crossing, &computed));
+  result->storage().tensors.clear();
+  for (size_t i = 0; i < split_.outputs.size(); ++i) {
+    if (outputs.Contains(i)) Append(split_.outputs[i], computed, made, result);
+  }
+  return {};
+}
+
+}  // namespace millpond::tf

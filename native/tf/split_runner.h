@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "native/tf/signature_runner.h"
+#include "native/tf/signature_split.h"
+
+namespace millpond::tf {
+
+// Runs a signature in two parts: the host part, and then the device part with what crosses. If a
+// part fails, the CPU runs the whole signature, so that the answer is the CPU's, or its error.
+class SplitRunner final : public SignatureRunner {
+ public:
+  // `whole` runs the signature on the CPU, `host` the host part (null if it has none), and `device`
+  // the device part. Borrows `split`.
+  SplitRunner(std::unique_ptr<SignatureRunner> whole, std::unique_ptr<SignatureRunner> host,
+              std::unique_ptr<SignatureRunner> device, const SignatureSplit& split)
+      : whole_(std::move(whole)),
+        host_(std::move(host)),
+        device_(std::move(device)),
+        split_(split) {}
+
+  const base::Status& made() const override { return whole_->made(); }
+  base::Status MakeCallable(const tensor::OutputSet& outputs) const override {
+    return whole_->MakeCallable(outputs);
+  }
+  base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override;
+
+ private:
+  base::Status RunParts(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                        tensor::TensorList* result) const;
+
+  const std::unique_ptr<SignatureRunner> whole_;
+  const std::unique_ptr<SignatureRunner> host_;
+  const std::unique_ptr<SignatureRunner> device_;
+  const SignatureSplit& split_;
+};
+
+// In the place of a CPU that runs a device part: it refuses each run, because SplitRunner runs the
+// whole signature instead.
+class RefusingRunner final : public SignatureRunner {
+ public:
+  const base::Status& made() const override { return made_; }
+  base::Status MakeCallable(const tensor::OutputSet&) const override { return {}; }
+  base::Status Run(const tensor::OutputSet&, const tensor::TensorList&,
+                   tensor::TensorList*) const override {
+    return {base::Code::kUnavailable, "the CPU has to run the whole signature"};
+  }
+
+ private:
+  const base::Status made_;
+};
+
+}  // namespace millpond::tf

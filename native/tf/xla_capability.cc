@@ -1,0 +1,99 @@
+#include "native/tf/xla_capability.h"
+
+#include <utility>
+
+#include "native/tf/buffer_type.h"
+#include "native/tf/handle_search.h"
+#include "tensorflow/compiler/jit/compilability_check_util.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/common_runtime/process_function_library_runtime.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/public/version.h"
+
+namespace millpond::tf {
+namespace {
+
+using tensorflow::DataType;
+using tensorflow::Node;
+using tensorflow::RecursiveCompilabilityChecker;
+
+// The backend of hlo_compiler.cc.
+constexpr char kDeviceType[] = "XLA_CPU_JIT";
+
+// All that XLA computes as TensorFlow does. It computes assertions as nothing, and draws other
+// random numbers. The ops whose output has a size that only a run shows have none in a program.
+RecursiveCompilabilityChecker::OperationFilter Filter() {
+  RecursiveCompilabilityChecker::OperationFilter filter;
+  filter.allow_resource_ops_in_called_functions = true;
+  filter.allow_stack_ops = true;
+  filter.allow_tensor_array_ops = true;
+  filter.allow_control_trigger = true;
+  filter.allow_ops_producing_or_consuming_variant = true;
+  filter.allow_slow_ops = true;
+  filter.allow_inaccurate_ops = true;
+  filter.allow_string_consts = false;
+  filter.allow_collective_reduce_v2 = false;
+  filter.allow_where_op = false;
+  filter.allow_unique_op = false;
+  return filter;
+}
+
+bool MayFailRequests(const std::string& op) {
+  return op == "Assert" || op == "CheckNumerics" || op == "CheckNumericsV2";
+}
+
+// Returns true for types of data that programs take, and for those that stay within a program.
+bool IsCompiled(DataType dtype) {
+  return BufferType(dtype) != PJRT_Buffer_Type_INVALID || dtype == tensorflow::DT_RESOURCE ||
+         dtype == tensorflow::DT_VARIANT || dtype == tensorflow::DT_COMPLEX64 ||
+         dtype == tensorflow::DT_COMPLEX128;
+}
+
+std::string WhyNotVariable(const Node& handle) {
+  DataType dtype;
+  tensorflow::PartialTensorShape shape;
+  const bool is_declared = GetNodeAttr(handle.attrs(), "dtype", &dtype).ok() &&
+                           GetNodeAttr(handle.attrs(), "shape", &shape).ok();
+  if (!is_declared || !shape.IsFullyDefined()) return "is a variable of an open shape";
+  if (BufferType(dtype) == PJRT_Buffer_Type_INVALID) {
+    return "is a variable of " + tensorflow::DataTypeString(dtype);
+  }
+  return "";
+}
+
+}  // namespace
+
+struct XlaCapability::Checker {
+  explicit Checker(const tensorflow::FunctionLibraryDefinition& functions)
+      : runtime(nullptr, tensorflow::Env::Default(), nullptr, TF_GRAPH_DEF_VERSION, &functions,
+                tensorflow::OptimizerOptions()),
+        checker(Filter(), tensorflow::DeviceType(kDeviceType)) {}
+
+  bool IsCompilable(const Node& node) {
+    return checker.IsCompilableNode(
+        node, runtime.GetFLR(tensorflow::ProcessFunctionLibraryRuntime::kDefaultFLRDevice));
+  }
+
+  tensorflow::ProcessFunctionLibraryRuntime runtime;
+  const RecursiveCompilabilityChecker checker;
+};
+
+XlaCapability::XlaCapability(const tensorflow::FunctionLibraryDefinition& functions)
+    : checker_(std::make_unique<Checker>(functions)) {
+  tensorflow::XlaOpRegistry::RegisterCompilationKernels();
+}
+XlaCapability::~XlaCapability() = default;
+
+std::string XlaCapability::WhyNot(const Node& node) const {
+  if (node.type_string() == kHandleOp) return WhyNotVariable(node);
+  if (MayFailRequests(node.type_string())) return "may fail requests, and XLA leaves it out";
+  for (const auto* types : {&node.input_types(), &node.output_types()}) {
+    for (const DataType dtype : *types) {
+      if (!IsCompiled(dtype)) return "has values of " + tensorflow::DataTypeString(dtype);
+    }
+  }
+  if (node.type_string() == "NoOp") return "";
+  return checker_->IsCompilable(node) ? "" : "XLA cannot compile";
+}
+
+}  // namespace millpond::tf

@@ -1,0 +1,108 @@
+#include "native/tf/split_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "native/tf/tensor_storage.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace millpond::tf {
+namespace {
+
+using tensorflow::Tensor;
+
+// Adds a number to each input, and returns the sums as its outputs.
+class AddingRunner final : public SignatureRunner {
+ public:
+  explicit AddingRunner(float added) : added_(added) {}
+  const base::Status& made() const override { return made_; }
+  base::Status MakeCallable(const tensor::OutputSet&) const override { return {}; }
+  base::Status Run(const tensor::OutputSet&, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override {
+    ++run_count;
+    MILLPOND_RETURN_IF_ERROR(error);
+    result->storage().tensors.clear();
+    for (const Tensor& input : inputs.storage().tensors) {
+      result->storage().tensors.emplace_back(input.scalar<float>()() + added_);
+    }
+    return {};
+  }
+
+  mutable int run_count = 0;
+  base::Status error;
+
+ private:
+  const base::Status made_;
+  const float added_;
+};
+
+// The host part adds 10 to each of two inputs; the device part adds 100 to the first input and to
+// the second output of the host part.
+class SplitRunnerTest : public ::testing::Test {
+ protected:
+  SplitRunnerTest() {
+    split_.host.outputs.resize(2);
+    split_.device.outputs.resize(2);
+    split_.device_inputs = {{true, 0}, {false, 1}};
+    split_.outputs = {{true, 1}, {false, 0}, {true, 0}};
+    auto whole = std::make_unique<AddingRunner>(1);
+    auto host = std::make_unique<AddingRunner>(10);
+    auto device = std::make_unique<AddingRunner>(100);
+    whole_ = whole.get();
+    host_ = host.get();
+    device_ = device.get();
+    runner_ =
+        std::make_unique<SplitRunner>(std::move(whole), std::move(host), std::move(device), split_);
+  }
+
+  std::vector<float> Run(const tensor::OutputSet& outputs) {
+    tensor::TensorList inputs;
+    inputs.storage().tensors = {Tensor(1.0F), Tensor(2.0F)};
+    tensor::TensorList result;
+    status_ = runner_->Run(outputs, inputs, &result);
+    std::vector<float> values;
+    for (const Tensor& tensor : result.storage().tensors) {
+      values.push_back(tensor.scalar<float>()());
+    }
+    return values;
+  }
+
+  SignatureSplit split_;
+  AddingRunner* whole_;
+  AddingRunner* host_;
+  AddingRunner* device_;
+  std::unique_ptr<SplitRunner> runner_;
+  base::Status status_;
+};
+
+TEST_F(SplitRunnerTest, OutputsComeFromBothParts) {
+  EXPECT_EQ(Run(tensor::OutputSet::All(3)), (std::vector<float>{112, 11, 101}));
+  EXPECT_EQ(whole_->run_count, 0);
+}
+
+TEST_F(SplitRunnerTest, OnlyTheOutputsAskedForAreReturned) {
+  tensor::OutputSet outputs(3);
+  outputs.Add(1);
+  EXPECT_EQ(Run(outputs), (std::vector<float>{11}));
+}
+
+TEST_F(SplitRunnerTest, AFailureOfTheHostPartIsAnsweredByTheWhole) {
+  host_->error = base::InvalidArgument("an id is too large");
+  EXPECT_EQ(Run(tensor::OutputSet::All(3)), (std::vector<float>{2, 3}));
+  EXPECT_EQ(device_->run_count, 0);
+  whole_->error = base::InvalidArgument("the CPU says so too");
+  Run(tensor::OutputSet::All(3));
+  EXPECT_EQ(status_.message(), "the CPU says so too");
+}
+
+TEST_F(SplitRunnerTest, AFailureOfTheDeviceIsAnsweredByTheWhole) {
+  device_->error = RefusingRunner().Run(tensor::OutputSet(), tensor::TensorList(), nullptr);
+  EXPECT_EQ(Run(tensor::OutputSet::All(3)), (std::vector<float>{2, 3}));
+  EXPECT_EQ(host_->run_count, 1);
+}
+
+}  // namespace
+}  // namespace millpond::tf
