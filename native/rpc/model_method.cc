@@ -70,10 +70,7 @@ void ModelCall::Finish() {
   End(answer);
 }
 
-void ModelCall::Send() {
-  call_->SendHeld();
-  Offer();
-}
+void ModelCall::Send() { call_->SendHeld(); }
 
 void ModelCall::End(const Status& answer) {
   // They may lie in the version's memory.

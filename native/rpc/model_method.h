@@ -52,6 +52,8 @@ class ModelCall final : public servable::WaitingRequest {
   servable::PreparedRun* Prepare() override;
   void Finish() override;
   void Send() override;
+  // Offers the request to its trace and to the model's reservoir and log.
+  void Offer() override;
 
   // --- for ModelMethod::Prepare ---
 
@@ -92,9 +94,6 @@ class ModelCall final : public servable::WaitingRequest {
   // Records the request, releases the version unless the request is logged, and answers with the
   // reply or an error.
   void End(const base::Status& answer);
-  // Offers the request to its trace and to the model's reservoir and log, after the answer is
-  // written.
-  void Offer();
 
   const std::shared_ptr<RunnableCall> call_;
   const ModelMethod& method_;

@@ -95,6 +95,7 @@ class CallBeingAnswered final : public servable::WaitingRequest {
   }
   void Finish() override { steps_->Finish(); }
   void Send() override { steps_->Send(); }
+  void Offer() override { steps_->Offer(); }
 
  private:
   const std::shared_ptr<RunnableCall> call_;

@@ -80,6 +80,7 @@ class Answering {
       if (i + 1 < requests_.size() && i + 1 - sent_count < kUnsentMax) continue;
       for (; sent_count <= i; ++sent_count) requests_[sent_count].request->Send();
     }
+    for (const PreparedRequest& prepared : requests_) prepared.request->Offer();
   }
 
   WaitingRequests& waiting_;

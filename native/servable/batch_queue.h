@@ -29,7 +29,7 @@ BatchKey BatchKeyOfSeveral(std::string_view model_name);
 
 // A request of any protocol that waits for a thread. It is answered in steps, so that requests can
 // share the step in the middle: Prepare decodes it, a run computes what Prepare returned, Finish
-// encodes and answers.
+// encodes and answers, Offer keeps a copy.
 //
 // Thread: the same for all steps.
 class WaitingRequest {
@@ -47,6 +47,9 @@ class WaitingRequest {
   // Sends the answer that Finish left. The answers of a batch are sent one right after the other,
   // because a client wakes up only once for all that come together.
   virtual void Send() {}
+  // Offers the request to what keeps some requests, after the answers of all requests of the batch
+  // are sent, so that the copies delay none of them.
+  virtual void Offer() {}
 };
 
 // A queue of requests that wait for a thread.

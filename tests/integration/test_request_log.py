@@ -4,8 +4,11 @@ import resource
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -385,6 +388,82 @@ def _encoded(document: str) -> bytes:
     """Encodes a config that this package's own reader would refuse."""
     serialized: bytes = text_format.Parse(document, config_message()).SerializeToString()
     return serialized
+
+
+# --- A server that is killed, and reloads under load ----------------------------------------------
+
+
+def test_killed_server_leaves_whole_records(
+    start_server: StartServer, scale_model: ScaleModel, tmp_path: Path
+) -> None:
+    config, logs = tmp_path / "models.config", tmp_path / "logs"
+    logs.mkdir()
+    scale_model.write(tmp_path / "scale", 1)
+    model = f'config {{ name: "scale" base_path: "{tmp_path}/scale" {logging(logs / "log")} }}'
+    config.write_text(f"model_config_list {{ {model} }}")
+    server = start_server(model_config_file=config)
+    server.wait_until_available("scale", 1)
+    with caller_to(server.target) as caller:
+        for number in range(200):
+            caller.predict(predict_request("scale", {"x": np.array([number], np.float32)}))
+
+    def open_files() -> list[Path]:
+        return [path for path in logs.glob(".log-*.partial") if path.stat().st_size > 0]
+
+    wait_until(lambda: bool(open_files()), "the first records on the disk")
+    server.kill()
+    assert list(logs.iterdir()) == open_files()
+    (recovered,) = open_files()
+    second = start_server(model_config_file=config)
+    event = second.wait_for_event(lambda each: each["event"] == "request_log_recovered", 60)
+    assert f".{event['file']}.partial" == recovered.name
+    numbers = []
+    for log in records([logs / event["file"]]):
+        (x,) = arrays(log.predict_log.request.inputs)["x"]
+        assert arrays(log.predict_log.response.outputs)["y"] == ScaleModel.answer(1, [x]).tolist()
+        numbers.append(x)
+    # Not in the order of the requests, because a record is queued after its reply.
+    assert 0 < len(numbers) == len(set(numbers))
+    assert set(numbers) <= set(range(200))
+
+
+def _has_sampled(model: HostedModel, low: int) -> bool:
+    return count(model, "sampled_total") > low
+
+
+def test_reloads_under_load_count_every_record(scale: HostedModel, tmp_path: Path) -> None:
+    prefixes = [tmp_path / name for name in ("a", "b")]
+    scale.configure(config=logging(prefixes[0]))
+    stop = threading.Event()
+
+    def load() -> int:
+        request_count = 0
+        with caller_to(scale.server.target) as caller:
+            while not stop.is_set():
+                caller.predict(predict_request(scale.name, {"x": X}))
+                request_count += 1
+        return request_count
+
+    with ThreadPoolExecutor(4) as pool:
+        loads = [pool.submit(load) for _ in range(4)]
+        try:
+            for turn in range(12):
+                config = logging(prefixes[turn % 2]) if turn % 3 else ""
+                scale.configure(config=config)
+                taken = count(scale, "sampled_total")
+                if config:
+                    wait_until(partial(_has_sampled, scale, taken), "a record")
+        finally:
+            stop.set()
+        request_count = sum(each.result() for each in loads)
+    scale.configure()
+    wait_until(lambda: count(scale, "pending") == 0, "the end of the log")
+    files = [path for path in tmp_path.iterdir() if path.name[0] in "ab"]
+    dropped_count = count(scale, "dropped_total", reason="turned_off")
+    sampled_count = count(scale, "sampled_total")
+    assert list(tmp_path.glob(".*.partial")) == []
+    assert 0 < sampled_count <= request_count
+    assert len(records(files)) == count(scale, "written_total") == sampled_count - dropped_count
 
 
 # --- A disk that fails ----------------------------------------------------------------------------

@@ -412,6 +412,23 @@ TEST_F(BatchingServableTest, ReplyDoesNotWaitForARequestThatDoesNotFit) {
   for (const Request& request : requests) ExpectOwnRows(request);
 }
 
+TEST_F(BatchingServableTest, AllAnswersAreSentBeforeARequestIsOffered) {
+  std::vector<Request> requests = {RequestOf({1}), RequestOf({2}), RequestOf({3})};
+  std::string steps;
+  for (Request& request : requests) {
+    waiting_.Add(BatchKeyOf("m", request.signature),
+                 {[&] { return Prepare(&request); },
+                  [&] {
+                    Finish(&request);
+                    steps += "finish ";
+                  },
+                  [&] { steps += "send "; }, [&] { steps += "offer "; }});
+  }
+  ASSERT_TRUE(waiting_.AnswerNext());
+  EXPECT_EQ(inner_->run_rows(), (Values{3}));
+  EXPECT_EQ(steps, "finish finish finish send send send offer offer offer ");
+}
+
 TEST_F(BatchingServableTest, OtherSignaturesAreNotTaken) {
   Request a = RequestOf({1});
   Request b = RequestOf({2});

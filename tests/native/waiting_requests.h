@@ -21,6 +21,7 @@ struct Steps {
   std::function<servable::PreparedRun*()> prepare;
   std::function<void()> finish = [] {};
   std::function<void()> send = [] {};
+  std::function<void()> offer = [] {};
 };
 
 class RequestOfSteps final : public servable::WaitingRequest {
@@ -29,6 +30,7 @@ class RequestOfSteps final : public servable::WaitingRequest {
   servable::PreparedRun* Prepare() override { return steps_.prepare(); }
   void Finish() override { steps_.finish(); }
   void Send() override { steps_.send(); }
+  void Offer() override { steps_.offer(); }
 
  private:
   const Steps steps_;
