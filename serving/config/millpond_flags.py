@@ -291,7 +291,8 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "model_cache_directory",
         local_path,
         ServerConfig.model_cache_directory,
-        "directory for the copies of models whose base path is a URL; no other server may use it; "
+        "directory for the copies of models whose base path is a URL, and for the files of request logs that "
+        "wait for their upload to one; no other server may use it; "
         "without this flag: millpond/models in the user's cache directory",
         "DIR",
     ),

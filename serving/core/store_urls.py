@@ -1,4 +1,4 @@
-"""Base paths in object storage: their schemes, and the check of a URL before anything starts. Pure,
+"""URLs of object storage: their schemes, and the check of a URL before anything starts. Pure,
 except for the look if a package is installed.
 """
 
@@ -35,9 +35,13 @@ def is_store_url(base_path: str) -> bool:
 
 
 def check_store_url(
-    url: str, where: str, is_installed: Callable[[str], bool] | None = None
+    url: str,
+    where: str,
+    is_installed: Callable[[str], bool] | None = None,
+    *,
+    what: str = "base_path",
 ) -> None:
-    """Raises InvalidConfig, whose message begins with `where`, if the URL cannot be served.
+    """Raises InvalidConfig, whose message begins with `where` and `what`, if the URL cannot be used.
 
     A URL may hold a password. The message therefore holds the URL only if it is sure to have none.
     """
@@ -46,21 +50,19 @@ def check_store_url(
     backend = BACKENDS.get(scheme)
     if found is None or backend is None:
         raise InvalidConfig(
-            f"{where}base_path with the scheme {scheme!r} is unknown; use "
+            f"{where}{what} with the scheme {scheme!r} is unknown; use "
             f"{', '.join(f'{name}://' for name in BACKENDS)} or a local directory"
         )
     if "@" in found[2].split("/")[0] or re.search(r"[?#]", found[2]):
         raise InvalidConfig(
-            f"{where}base_path is a {scheme}:// URL with a user, a query or a fragment; give "
+            f"{where}{what} is a {scheme}:// URL with a user, a query or a fragment; give "
             "credentials by the environment or the configuration files of the storage, not by the URL"
         )
     if not re.fullmatch(r"[^/\s]+(/[^/\s][^\s]*)?/?", found[2]) or ".." in found[2].split("/"):
-        raise InvalidConfig(
-            f"{where}base_path {url!r} must be like {scheme}://bucket/path/of/model"
-        )
+        raise InvalidConfig(f"{where}{what} {url!r} must be like {scheme}://bucket/path/of/model")
     if not (is_installed or _is_installed)(backend.module):
         raise InvalidConfig(
-            f"{where}base_path {url!r} needs the package {backend.module}: "
+            f"{where}{what} {url!r} needs the package {backend.module}: "
             f"pip install 'millpond[{backend.extra}]'"
         )
 

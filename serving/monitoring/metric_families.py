@@ -398,6 +398,38 @@ REQUEST_LOG_DELETED_BYTES = MetricFamily(
     labels=("model",),
     help="Bytes of these files.",
 )
+REQUEST_LOG_UPLOADED_FILES = MetricFamily(
+    name="serving_request_log_uploaded_files_total",
+    kind="counter",
+    labels=("model",),
+    help="Files of the request log that are in object storage.",
+)
+REQUEST_LOG_UPLOADED_BYTES = MetricFamily(
+    name="serving_request_log_uploaded_bytes_total",
+    kind="counter",
+    unit="bytes",
+    labels=("model",),
+    help="Bytes of these files.",
+)
+REQUEST_LOG_UPLOAD_FAILURES = MetricFamily(
+    name="serving_request_log_upload_failures_total",
+    kind="counter",
+    labels=("model",),
+    help="Uploads of the request log that failed. The files wait, and are sent again.",
+)
+REQUEST_LOG_UNSENT_FILES = MetricFamily(
+    name="serving_request_log_unsent_files",
+    kind="gauge",
+    labels=("model",),
+    help="Complete files of the request log that wait for their upload.",
+)
+REQUEST_LOG_DELETED_UNSENT = MetricFamily(
+    name="serving_request_log_deleted_unsent_files_total",
+    kind="counter",
+    labels=("model",),
+    help="Files of the request log that were deleted to keep to disk_bytes_max before their upload: their "
+    "records are lost.",
+)
 REQUEST_LOG_DISK_ERRORS = MetricFamily(
     name="serving_request_log_disk_errors_total",
     kind="counter",
@@ -721,7 +753,8 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(VERSION_BLOCKED, ROUTING_SHARE, RESERVOIR_REQUESTS, RESERVOIR_BYTES),
     *(REQUEST_LOG_SAMPLED, REQUEST_LOG_WRITTEN, REQUEST_LOG_DROPPED, REQUEST_LOG_PENDING),
     *(REQUEST_LOG_BYTES, REQUEST_LOG_FILES, REQUEST_LOG_DELETED_FILES, REQUEST_LOG_DELETED_BYTES),
-    REQUEST_LOG_DISK_ERRORS,
+    *(REQUEST_LOG_UPLOADED_FILES, REQUEST_LOG_UPLOADED_BYTES, REQUEST_LOG_UPLOAD_FAILURES),
+    *(REQUEST_LOG_UNSENT_FILES, REQUEST_LOG_DELETED_UNSENT, REQUEST_LOG_DISK_ERRORS),
     *(ACCELERATOR_PARAMETERS, ACCELERATOR_RUNS, ACCELERATOR_ROWS, ACCELERATOR_PADDING_ROWS),
     *(ACCELERATOR_STAGE, ACCELERATOR_CPU_RUNS, ACCELERATOR_USED, ACCELERATOR_LIMIT),
     *(GPU_UTILIZATION, GPU_ENERGY, GPU_TEMPERATURE),

@@ -14,7 +14,14 @@ _COUNTS = (
     (families.REQUEST_LOG_FILES, "file_count"),
     (families.REQUEST_LOG_DELETED_FILES, "deleted_file_count"),
     (families.REQUEST_LOG_DELETED_BYTES, "deleted_byte_count"),
+    (families.REQUEST_LOG_DELETED_UNSENT, "unsent_file_count"),
     (families.REQUEST_LOG_DISK_ERRORS, "disk_error_count"),
+)
+_UPLOADS = (
+    (families.REQUEST_LOG_UPLOADED_FILES, "file_count"),
+    (families.REQUEST_LOG_UPLOADED_BYTES, "byte_count"),
+    (families.REQUEST_LOG_UPLOAD_FAILURES, "failure_count"),
+    (families.REQUEST_LOG_UNSENT_FILES, "waiting_count"),
 )
 _REASONS = (
     ("queue_full", "queue_full_count"),
@@ -29,6 +36,11 @@ def request_log_metrics(figures: Mapping[str, RequestLogFigures]) -> Iterator[Sa
         samples = Samples(family)
         for model, log in figures.items():
             samples.add((model,), getattr(log, count))
+        yield samples
+    for family, count in _UPLOADS:
+        samples = Samples(family)
+        for model, log in figures.items():
+            samples.add((model,), getattr(log.uploads, count))
         yield samples
     dropped = Samples(families.REQUEST_LOG_DROPPED)
     for model, log in figures.items():

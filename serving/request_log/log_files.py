@@ -180,6 +180,19 @@ class LogFiles:
                     deleted.append(file)
         return deleted
 
+    def complete_files(self) -> Sequence[CompleteFile]:
+        """The complete files from the oldest to the newest, of any type and process."""
+        with opened_directory(self._directory) as directory:
+            return self._complete_files(directory)
+
+    def path_of(self, file: CompleteFile) -> Path:
+        """The path of a complete file."""
+        return self._directory / file.name
+
+    def delete(self, file: CompleteFile) -> None:
+        """Deletes a complete file, if it is still there."""
+        self.path_of(file).unlink(missing_ok=True)
+
     def recover(self) -> Sequence[CompleteFile]:
         """Completes the TFRecord files that processes left when they were killed. Returns them.
 

@@ -1,6 +1,6 @@
 """The log of one model: the file that is being written, when it ends, and the count of every record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from serving.base.clock import NS_PER_SECOND, Clock
 from serving.core.model_settings import RequestLogSettings
 from serving.core.request_logging import RequestLogging
 from serving.data_plane.request_log import LoggedBatch
-from serving.request_log.log_files import LogFiles, PartialFile
+from serving.request_log.log_files import CompleteFile, LogFiles, PartialFile
 
 FAILURE_LOG_SECONDS = 60.0
 """The time in which further failures of a disk are counted and not logged again."""
@@ -61,6 +61,7 @@ class WriterCounts:
     byte_count: int = 0  # bytes of these files
     deleted_file_count: int = 0
     deleted_byte_count: int = 0
+    unsent_file_count: int = 0  # deleted files that were not in object storage yet
     disk_error_count: int = 0
 
 
@@ -88,14 +89,16 @@ class ModelLog:
         files: LogFiles,
         make_writer: MakeWriter,
         counts: WriterCounts,
+        on_complete: Callable[[], None] = lambda: None,
         clock: Clock,
     ) -> None:
-        """`counts` may go on from an earlier target of the model."""
+        """`counts` may go on from an earlier target of the model. Calls `on_complete` after each complete file."""
         self._name = name
         self._target = target
         self._files = files
         self._make_writer = make_writer
         self._counts = counts
+        self._on_complete = on_complete
         self._clock = clock
         self._open: _OpenFile | None = None
         self._quiet_until_ns = 0
@@ -150,6 +153,7 @@ class ModelLog:
         self._counts.byte_count += size_bytes
         self._sync_directory()
         self._keep_to_budget()
+        self._on_complete()
 
     def _add(self, batch: LoggedBatch) -> None:
         if self._open is not None and self._open.content.add(batch):
@@ -176,6 +180,20 @@ class ModelLog:
             return
         self._counts.deleted_file_count += len(deleted)
         self._counts.deleted_byte_count += sum(file.size_bytes for file in deleted)
+        if deleted and self._target.logging.is_uploaded:
+            self._say_unsent(deleted)
+
+    def _say_unsent(self, deleted: Sequence[CompleteFile]) -> None:
+        self._counts.unsent_file_count += len(deleted)
+        _log.error(
+            "request_log_unsent_deleted",
+            model=self._name,
+            filename_prefix=self._target.logging.filename_prefix,
+            files=[file.name for file in deleted],
+            bytes=sum(file.size_bytes for file in deleted),
+            reason="files that wait for their upload take more than disk_bytes_max",
+            remedy="see request_log_upload_failed for what the store says, or raise disk_bytes_max",
+        )
 
     def _recover(self) -> None:
         try:

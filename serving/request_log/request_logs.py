@@ -8,15 +8,16 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from serving.base.clock import Clock
+from serving.base.clock import Clock, seconds_since
 from serving.base.errors import InvalidConfig
 from serving.base.periodic_thread import PeriodicThread
 from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ALL_NAMES
-from serving.core.request_logging import PARQUET, TFRECORD
+from serving.core.request_logging import PARQUET, TFRECORD, RequestLogging
 from serving.data_plane.plane import DataPlane
 from serving.data_plane.request_log import LoggedBatch, RequestLog
 from serving.request_log.log_files import LogFiles, check_directory
+from serving.request_log.log_uploads import LogUploads, UploadFigures
 from serving.request_log.model_log import LogTarget, MakeWriter, ModelLog, WriterCounts
 from serving.request_log.tfrecord_file import TfRecordWriter
 
@@ -65,7 +66,11 @@ class RequestLogFigures:
     file_count: int
     deleted_byte_count: int
     deleted_file_count: int
+    unsent_file_count: int
+    """The deleted files that were not in object storage yet."""
+
     disk_error_count: int
+    uploads: UploadFigures
 
     @property
     def pending_count(self) -> int:
@@ -101,12 +106,14 @@ class RequestLogs:
         self,
         plane: DataPlane,
         *,
+        uploads: LogUploads,
         formats: Formats = FORMATS,
         on_thread_start: Callable[[], None] = lambda: None,
         clock: Clock,
     ) -> None:
-        """Makes no log yet."""
+        """Makes no log yet. `uploads` starts and stops with the logs."""
         self._plane = plane
+        self._uploads = uploads
         self._formats = formats
         self._clock = clock
         self._token = secrets.token_hex(4)
@@ -142,7 +149,7 @@ class RequestLogs:
                 f"{where}: type {model.logging.file_type!r} needs the package pyarrow ({error}); "
                 "run `pip install 'millpond[parquet]'`, or use type 'tfrecord'"
             ) from error
-        check_directory(model.logging.filename_prefix, where)
+        check_directory(self._local_prefix(model.name, model.logging), where)
 
     def set_models(self, models: Sequence[ModelConfig]) -> None:
         """Logs the requests of these models as they are configured, and of no others."""
@@ -161,8 +168,13 @@ class RequestLogs:
 
     def figures(self) -> Mapping[str, RequestLogFigures]:
         """The figures of each log that has been on."""
+        uploads = self._uploads.figures()
         with self._lock:
-            return {log.name: _figures(log) for log in self._by_name.values() if log.is_used}
+            return {
+                log.name: _figures(log, uploads.get(log.name, UploadFigures()))
+                for log in self._by_name.values()
+                if log.is_used
+            }
 
     def _log_of(self, name: str) -> _Log:
         log = self._by_name.get(name)
@@ -188,16 +200,21 @@ class RequestLogs:
     # --- The writer -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Starts the threads."""
         self._thread.start()
+        self._uploads.start()
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Writes what is queued, completes all files and ends the thread.
+        """Writes what is queued, completes all files, sends those that go to a store, and ends the threads.
 
-        Returns False if it still runs at the timeout. Call it when no more requests come.
+        Returns False if the queue is still written at the timeout. Files that a store has not taken by then
+        stay for the next process. Call it when no more requests come.
         """
+        start_ns = self._clock.now_ns()
         self._thread.stop()
-        return self._thread.join(timeout_seconds)
+        is_written = self._thread.join(timeout_seconds)
+        self._uploads.stop(max(timeout_seconds - seconds_since(self._clock, start_ns), 0.0))
+        return is_written
 
     def write_now(self) -> None:
         """Takes the queue's records, writes them, and completes files, on the calling thread."""
@@ -239,19 +256,30 @@ class RequestLogs:
             _log.exception("request_log_broken", model=log.name)
 
     def _adopt(self, log: _Log, target: LogTarget) -> None:
+        logging = target.logging
+        files = LogFiles(
+            self._local_prefix(log.name, logging),
+            logging.file_type,
+            token=self._token,
+            numbers=self._numbers,
+        )
         log.writer = ModelLog(
             log.name,
             target,
-            files=LogFiles(
-                target.logging.filename_prefix,
-                target.logging.file_type,
-                token=self._token,
-                numbers=self._numbers,
-            ),
-            make_writer=self._formats[target.logging.file_type](self._clock),
+            files=files,
+            make_writer=self._formats[logging.file_type](self._clock),
             counts=log.counts,
+            on_complete=self._uploads.wake if logging.is_uploaded else lambda: None,
             clock=self._clock,
         )
+        if logging.is_uploaded:
+            self._uploads.add(log.name, logging.filename_prefix, files)
+
+    def _local_prefix(self, name: str, logging: RequestLogging) -> str:
+        """The prefix of the files on this machine. Raises InvalidConfig if there is no place for them."""
+        if logging.is_uploaded:
+            return self._uploads.local_prefix(name, logging.filename_prefix)
+        return logging.filename_prefix
 
     def _logs(self) -> Iterator[_Log]:
         with self._lock:
@@ -273,7 +301,7 @@ def _names(names: Sequence[str]) -> Sequence[str] | None:
     return None if set(ALL_NAMES) & set(names) else list(names)
 
 
-def _figures(log: _Log) -> RequestLogFigures:
+def _figures(log: _Log, uploads: UploadFigures) -> RequestLogFigures:
     # The records of later stages are counted first, so that none is counted in a later stage only.
     counts = replace(log.counts)
     statistics = log.native.statistics()
@@ -287,5 +315,7 @@ def _figures(log: _Log) -> RequestLogFigures:
         file_count=counts.file_count,
         deleted_byte_count=counts.deleted_byte_count,
         deleted_file_count=counts.deleted_file_count,
+        unsent_file_count=counts.unsent_file_count,
         disk_error_count=counts.disk_error_count,
+        uploads=uploads,
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from serving.core.blocked_versions import BlockedVersions, crashed_of
 from serving.loading.arenas import Arenas
+from serving.loading.background_work import BackgroundWork
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
 from serving.manager.blocked_version_file import (
@@ -24,6 +25,8 @@ from serving.monitoring.swap_timeline import SwapTimeline
 from serving.monitoring.tracing import NoTracing, Tracing
 from serving.reload.model_loads import ModelLoads
 from serving.reload.sources import Sources
+from serving.reload.store_base_paths import cache_directory
+from serving.request_log.log_uploads import LogStore, LogUploads
 from serving.request_log.request_logs import RequestLogs
 from serving.server import loading_parts
 from serving.server.foundation import Foundation
@@ -91,6 +94,7 @@ class Versions:
         )
         self.request_logs = RequestLogs(
             foundation.data_plane,
+            uploads=_make_uploads(foundation, self.background),
             on_thread_start=self.background.enter,
             clock=clock,
         )
@@ -203,6 +207,22 @@ class Versions:
         if self.slab_pool is not None:
             self.slab_pool.stop()
         return is_over
+
+
+def _make_uploads(foundation: Foundation, background: BackgroundWork) -> LogUploads:
+    return LogUploads(
+        lambda: cache_directory(foundation.config) / "request-logs",
+        _log_store,
+        on_thread_start=background.enter,
+        clock=foundation.clock,
+    )
+
+
+def _log_store(url: str) -> LogStore:
+    # Imported here because most servers have no URL.
+    from serving.storage.log_store import FsspecLogStore
+
+    return FsspecLogStore(url)
 
 
 def _make_streams(foundation: Foundation) -> Streams:

@@ -1,6 +1,6 @@
 """A base path read through fsspec: s3fs, gcsfs, adlfs or huggingface_hub.
 
-Only a server with a base path in object storage imports this module. Its imports of fsspec and of the
+Only a server with a URL of object storage imports this module. Its imports of fsspec and of the
 backends are within functions, because a backend takes seconds to import.
 """
 
@@ -39,7 +39,7 @@ class FsspecStore:
 
     def children(self) -> Sequence[Child]:
         """See `ObjectStore`."""
-        with _store_errors(self._url):
+        with store_errors(self._url):
             fs = self._fs()
             try:
                 entries = fs.ls(self._root, detail=True)
@@ -58,7 +58,7 @@ class FsspecStore:
 
     def objects(self, name: str) -> Objects:
         """See `ObjectStore`."""
-        with _store_errors(f"{self._url}/{name}"):
+        with store_errors(f"{self._url}/{name}"):
             fs = self._fs()
             folder = f"{self._root}/{name}"
             found: Mapping[str, Mapping[str, Any]] = fs.find(folder, detail=True)
@@ -67,7 +67,7 @@ class FsspecStore:
 
     def read(self, name: str, path: str, offset: int, size: int) -> bytes:
         """See `ObjectStore`."""
-        with _store_errors(f"{self._url}/{name}/{path}"):
+        with store_errors(f"{self._url}/{name}/{path}"):
             fs = self._fs(is_fresh=False)
             full = f"{self._root}/{name}/{path}"
             data: bytes = fs.cat_file(full, start=offset, end=offset + size)
@@ -75,14 +75,7 @@ class FsspecStore:
 
     def _fs(self, *, is_fresh: bool = True) -> Any:
         if self._file_system is None:
-            import fsspec
-
-            scheme = self._url.partition("://")[0]
-            self._file_system = fsspec.filesystem(
-                scheme, use_listings_cache=False, skip_instance_cache=True
-            )
-            # For s3fs. A mirror itself tries again, with a smaller read.
-            self._file_system.retries = _TRIES
+            self._file_system = open_file_system(self._url.partition("://")[0])
         self._root = self._root or str(self._file_system._strip_protocol(self._url)).rstrip("/")  # noqa: SLF001 (fsspec has no public name for it)
         if is_fresh:
             self._file_system.invalidate_cache()
@@ -99,6 +92,16 @@ class FsspecStore:
             # A user of S3 may be allowed to list only a prefix. The prefix was listed, and is empty.
             if scheme != "s3":
                 raise
+
+
+def open_file_system(scheme: str) -> Any:
+    """Makes the file system of a scheme, which connects at its first use. Raises any error of a backend."""
+    import fsspec
+
+    file_system = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+    # For s3fs. The callers try again themselves, a mirror with a smaller read.
+    file_system.retries = _TRIES
+    return file_system
 
 
 def reading_threads() -> Collection[int]:
@@ -163,7 +166,7 @@ def _base_name(path: str) -> str:
 
 
 @contextmanager
-def _store_errors(what: str) -> Iterator[None]:
+def store_errors(what: str) -> Iterator[None]:
     """Turns any error of a backend into a StoreError without credentials.
 
     Backends raise errors of their own libraries, so there is no narrower class.

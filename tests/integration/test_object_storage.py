@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from loadtest.drive.s3_server import BUCKET, SECRET, S3Server, s3_environment, s3_server
+from loadtest.measure.server_pages import ServerPages
 from serving import ModelServer
 from serving.base.clock import SystemClock
+from serving.base.protos import prediction_log_pb2
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from serving.storage.mirrors import mirror_name
@@ -24,6 +26,7 @@ from tests.integration.logs import logged, wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import millpond
 from tests.integration.slow_link import SlowLink
+from warmup.records import read_records
 
 X = np.array([1.0, 2.5], np.float32)
 # Two shards of 400 KB.
@@ -356,3 +359,86 @@ def test_missing_package_is_named_at_the_start():
     assert result.returncode != 0
     assert "pip install 'millpond[gs]'" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+# --- Request logs ---------------------------------------------------------------------------------
+
+
+@dataclass
+class LoggedModel:
+    """A model whose requests are logged to the store."""
+
+    model: HostedModel
+    store: S3Server
+
+    @property
+    def prefix(self) -> str:
+        return f"logs/{self.model.name}"
+
+    def log(self, request_count: int) -> None:
+        """Logs so many requests, and turns the log off."""
+        url = f"s3://{BUCKET}/{self.prefix}"
+        self.model.configure(
+            config="logging_config { sampling_config { sampling_rate: 1 } "
+            f'log_collector_config {{ filename_prefix: "{url}" }} }}'
+        )
+        with Client(self.model.server.target) as client:
+            for _ in range(request_count):
+                client.predict(self.model.name, {"x": X})
+        self.model.configure()
+
+    def figure(self, name: str) -> int:
+        metrics = ServerPages(self.model.server.url).metrics()
+        return round(metrics.value(f"serving_request_log_{name}", model=self.model.name) or 0)
+
+    def wait_for_keys(self) -> list[str]:
+        wait_until(lambda: bool(self.store.keys(self.prefix)), "an upload")
+        return self.store.keys(self.prefix)
+
+    def records(self, key: str, directory: Path) -> list[bytes]:
+        copy = directory / "copy"
+        answer = self.store.client.get_object(Bucket=BUCKET, Key=key)
+        copy.write_bytes(answer["Body"].read())
+        return list(read_records(copy))
+
+
+@pytest.fixture
+def logged_model(host: ModelHost, scale_model: ScaleModel, s3: S3Server) -> LoggedModel:
+    model = host.model(prefix="logged")
+    scale_model.write(model.base_path, 1)
+    model.wait_until_available(1)
+    return LoggedModel(model, s3)
+
+
+def test_log_goes_to_the_store(
+    logged_model: LoggedModel, link: SlowLink, cache: Path, tmp_path: Path
+):
+    del link
+    logged_model.log(3)
+    (key,) = logged_model.wait_for_keys()
+    logs = [
+        prediction_log_pb2.PredictionLog.FromString(record)
+        for record in logged_model.records(key, tmp_path)
+    ]
+    assert [log.log_metadata.model_spec.name for log in logs] == [logged_model.model.name] * 3
+    wait_until(lambda: logged_model.figure("uploaded_files_total") == 1, "the count")
+    (place,) = (cache / "request-logs").glob(f"{logged_model.model.name}-*")
+    assert list(place.iterdir()) == []
+
+
+def test_log_waits_while_the_store_is_away(
+    logged_model: LoggedModel, link: SlowLink, tmp_path: Path
+):
+    link.is_refusing = True
+    try:
+        logged_model.log(2)
+        event = logged_model.model.wait_for_log("request_log_upload_failed")
+        assert event["filename_prefix"] == f"s3://{BUCKET}/{logged_model.prefix}"
+        assert logged_model.figure("unsent_files") == 1
+        assert logged_model.figure("upload_failures_total") > 0
+    finally:
+        link.is_refusing = False
+    (key,) = logged_model.wait_for_keys()
+    assert len(logged_model.records(key, tmp_path)) == 2
+    wait_until(lambda: logged_model.figure("unsent_files") == 0, "the count")
+    assert SECRET not in logged_model.model.server.log_path.read_text()

@@ -64,6 +64,7 @@ from serving.request_log.request_logs import RequestLogs
 from tests.unit import promtool
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane
+from tests.unit.fakes.log_store import no_uploads
 from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.metrics import FakeMethod, swap_of
 from tests.unit.fakes.monitored import FakeGpuSensors, fake_parts
@@ -587,7 +588,7 @@ LOGGED = ModelConfig(
 def used_log() -> RequestLogs:
     """Returns a log with two records on a disk that fails, one in the queue, and one without room."""
     plane, clock = FakePlane(), FakeClock()
-    logs = RequestLogs(plane, clock=clock)
+    logs = RequestLogs(plane, uploads=no_uploads(), clock=clock)
     logs.set_models([LOGGED])
     (log,) = plane.request_logs
     log.put(b"a", b"b")

@@ -195,7 +195,7 @@ def test_logging_config_names_share_and_files(path: Path, file_type: str):
         (collector('filename_prefix: "/logs/.."'), "is not the absolute path of a file"),
         (collector('filename_prefix: "/l/a\\nb"'), "the control character"),
         (collector(f'filename_prefix: "/l/{"x" * 151}"'), "more than 150 bytes"),
-        (collector('filename_prefix: "s3://bucket/m"'), "copy the complete files to the store"),
+        (collector('filename_prefix: "hf://org/repo/m"'), "takes a commit for each file"),
         ("sampling_config { attributes: 1 }", "attributes would have no effect"),
         (
             "sampling_config { per_task_sampling_configs { sampling_rate: 1 } }",

@@ -28,6 +28,7 @@ from serving.request_log.request_logs import RequestLogs
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane
 from tests.unit.fakes.loads import FakeProgress
+from tests.unit.fakes.log_store import no_uploads
 
 M = ModelConfig(name="m", base_path="/m")
 
@@ -61,7 +62,7 @@ def make_loads(plane: FakePlane, *, has_strict_input_shapes: bool = False) -> Mo
     return ModelLoads(
         settings,
         reservoirs=reservoirs,
-        request_logs=RequestLogs(plane, clock=FakeClock()),
+        request_logs=RequestLogs(plane, uploads=no_uploads(), clock=FakeClock()),
         batching=batching,
         plane=plane,
         clock=FakeClock(),

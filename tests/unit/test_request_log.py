@@ -23,6 +23,7 @@ from serving.request_log.request_logs import Formats, RequestLogFigures, Request
 from serving.request_log.tfrecord_file import TfRecordWriter
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane
+from tests.unit.fakes.log_store import FakeLogStores, no_uploads, uploads_to
 from tests.unit.fakes.request_log import FakeRequestLog
 from tests.unit.fresh_python import run_python
 from warmup.records import read_records
@@ -65,6 +66,7 @@ class World:
         self.plane = FakePlane()
         self.logs = RequestLogs(
             self.plane,
+            uploads=no_uploads(),
             formats=FORMATS,
             clock=self.clock,
         )
@@ -256,7 +258,12 @@ def test_record_after_the_log_is_off_is_counted(world: World):
 def test_stop_completes_what_is_queued(tmp_path: Path):
     plane = FakePlane()
     entered: list[str] = []
-    logs = RequestLogs(plane, on_thread_start=lambda: entered.append("idle"), clock=SystemClock())
+    logs = RequestLogs(
+        plane,
+        uploads=uploads_to(FakeLogStores(), clock=SystemClock()),
+        on_thread_start=lambda: entered.append("idle"),
+        clock=SystemClock(),
+    )
     world = World(tmp_path)
     logs.set_models([world.model()])
     logs.start()
@@ -335,6 +342,24 @@ def test_directory_that_vanishes_and_comes_back(world: World):
     world.logs.set_models([])
     world.logs.write_now()
     assert world.records("logs/m-*") == [[b"b"]]
+
+
+def test_read_only_directory_drops_counts_and_logs(world: World, monkeypatch: pytest.MonkeyPatch):
+    world.logs.set_models([world.model()])
+    opened = os.open
+
+    def read_only(path: str, flags: int, *rest: int, **keys: int) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return opened(path, flags, *rest, **keys)
+
+    with monkeypatch.context() as patch, capture_logs() as lines:
+        patch.setattr(os, "open", read_only)
+        world.log().put(b"a", b"b")
+        world.logs.write_now()
+    assert "Read-only" in lines[0]["reason"]
+    assert (world.figures().disk_count, world.figures().pending_count) == (2, 0)
+    assert os.listdir(world.directory) == []
 
 
 def test_file_that_cannot_be_completed_is_counted(world: World):

@@ -560,7 +560,7 @@ def test_server_loads_at_configured_priority(tmp_path: Path, plane: FakePlane) -
     server.start()
     assert server.monitor.wait_until(has_state("m", AVAILABLE), timeout_seconds=30)
     server.stop()
-    names = ("loader-0", "loader-1", "unloader-0", "prediction-log")
+    names = ("loader-0", "loader-1", "unloader-0", "prediction-log", "request-log-upload")
     while_serving = dict.fromkeys(names, "nice")
     # A stopping server has no request that an unload could delay.
     core_count = len(os.sched_getaffinity(0))

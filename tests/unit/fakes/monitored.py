@@ -17,6 +17,7 @@ from serving.reload.config_watch import ConfigRefusal
 from serving.request_log.request_logs import RequestLogs
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane, FakeSlabPool
+from tests.unit.fakes.log_store import no_uploads
 from tests.unit.fakes.memory import TABLE_STATISTICS
 from tests.unit.fakes.parts import (
     FakeBatches,
@@ -127,7 +128,8 @@ class FakeParts:
             swaps=self.swaps,
             batches=FakeBatches(self.batching),
             reservoirs=self._reservoirs,
-            request_logs=self._request_logs or RequestLogs(plane, clock=FakeClock()),
+            request_logs=self._request_logs
+            or RequestLogs(plane, uploads=no_uploads(), clock=FakeClock()),
             slab_pool=_PoolWithTables(),
             accelerator=self._accelerator,
             health=self.health,

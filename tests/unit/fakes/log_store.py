@@ -1,0 +1,50 @@
+"""Object storage for request logs, in memory."""
+
+from pathlib import Path
+
+from serving.base.clock import Clock
+from serving.base.errors import InvalidConfig, Unavailable
+from serving.request_log.log_uploads import LogUploads
+from tests.unit.fakes.clocks import FakeClock
+
+
+class FakeLogStores:
+    """All stores by URL. While `failure` is set, uploads fail with it."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.failure = ""
+        self.attempt_count = 0
+
+    def store(self, url: str) -> "_Store":
+        return _Store(self, url)
+
+
+class _Store:
+    def __init__(self, stores: FakeLogStores, url: str) -> None:
+        self._stores = stores
+        self._url = url
+
+    def upload(self, path: Path, name: str) -> None:
+        self._stores.attempt_count += 1
+        if self._stores.failure:
+            raise Unavailable(self._stores.failure)
+        self._stores.objects[f"{self._url}/{name}"] = path.read_bytes()
+
+
+def uploads_to(
+    stores: FakeLogStores, directory: Path | None = None, clock: Clock | None = None
+) -> LogUploads:
+    """The uploads of files that wait in `directory`; without one, there is no place for them."""
+
+    def find() -> Path:
+        if directory is None:
+            raise InvalidConfig("there is no directory")
+        return directory
+
+    return LogUploads(find, stores.store, clock=clock or FakeClock())
+
+
+def no_uploads() -> LogUploads:
+    """The uploads of a server whose logs have no URL."""
+    return uploads_to(FakeLogStores())
