@@ -187,7 +187,8 @@ def _reasons(ends: Sequence[ServerEnd]) -> Mapping[str, int]:
 def _restored(ends: Sequence[ServerEnd]) -> Mapping[str, int]:
     restored = [event for event in _events(ends) if event["event"] == "restored"]
     return {
-        name: sum(event[name] for event in restored) for name in ("restored_bytes", "kept_bytes")
+        name: sum(event[name] for event in restored)
+        for name in ("restored_bytes", "kept_bytes", "copied_bytes")
     }
 
 
@@ -246,6 +247,7 @@ def shown_figures(result: DeltaSoakResult) -> dict[str, Any]:
         **{f"read in full: {reason}": count for reason, count in result.read_in_full.items()},
         "MB read": result.restored["restored_bytes"] / 1e6,
         "MB found in memory": result.restored["kept_bytes"] / 1e6,
+        "MB copied of these": result.restored["copied_bytes"] / 1e6,
         "seconds, rename to AVAILABLE: median": statistics.median(seconds),
         "seconds, rename to AVAILABLE: highest": seconds[-1],
         "resident MB of each server: first, median, highest, last": resident_mb(result.ends),

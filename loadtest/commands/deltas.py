@@ -40,6 +40,7 @@ class LoadedVersion:
     stage_seconds: Mapping[str, float]
     restored_bytes: int
     kept_bytes: int
+    copied_bytes: int
     restored_in_full: str
     # When the version before it is gone.
     resident_bytes: int
@@ -53,6 +54,7 @@ def load_of(swap: Mapping[str, Any]) -> dict[str, Any]:
         "stage_seconds": stages,
         "restored_bytes": read_bytes_of(swap),
         "kept_bytes": swap["kept_bytes"] or 0,
+        "copied_bytes": swap["figures"].get("copied_bytes", 0),
         "restored_in_full": swap["delta_restored_in_full"],
     }
 
@@ -149,6 +151,7 @@ def table_of(table_bytes: int, loaded: Iterable[LoadedVersion]) -> Table:
         "seconds, load to publish": [f"{item.load_seconds:.2f}" for item in loaded],
         "MB read": [f"{item.restored_bytes / _MB:,.1f}" for item in loaded],
         "MB found in memory": [f"{item.kept_bytes / _MB:,.1f}" for item in loaded],
+        "MB copied of these": [f"{item.copied_bytes / _MB:,.1f}" for item in loaded],
         "MB resident after it": [f"{item.resident_bytes / _MB:,.0f}" for item in loaded],
         "in full, because": [item.restored_in_full or "-" for item in loaded],
     }

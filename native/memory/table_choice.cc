@@ -11,9 +11,13 @@ bool IsCandidate(const TableWish& wish, const TableState& table) {
   return table.owner == wish.owner && table.bytes == wish.bytes;
 }
 
+bool HasContents(const TableWish& wish, const TableState& table) {
+  return !wish.contents.empty() && table.contents == wish.contents;
+}
+
 // Returns the use that `wish` could make of the table, or nullopt if it must not touch it.
 std::optional<TableUse> UseOf(const TableWish& wish, const TableState& table) {
-  const bool has_contents = !wish.contents.empty() && table.contents == wish.contents;
+  const bool has_contents = HasContents(wish, table);
   if (has_contents && table.changed_row_count == 0 && !wish.is_written) return TableUse::kShare;
   if (table.holder_count > 0) return std::nullopt;
   return has_contents ? TableUse::kUndo : TableUse::kOverwrite;
@@ -26,23 +30,25 @@ auto Rank(TableUse use, const TableState& table) {
                     use == TableUse::kOverwrite && !table.contents.empty(), table.released_at);
 }
 
+// Returns the table that is copied if none can be shared or undone.
+std::optional<size_t> FindSource(const TableWish& wish, const std::vector<TableState>& tables) {
+  std::optional<size_t> source;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (!IsCandidate(wish, tables[i]) || !HasContents(wish, tables[i])) continue;
+    if (source && tables[*source].changed_row_count <= tables[i].changed_row_count) continue;
+    source = i;
+  }
+  return source;
+}
+
 ReadReason ReasonOf(const TableWish& wish, const std::vector<TableState>& tables) {
-  bool has_held = false;
-  bool has_unfinished = false;
-  bool has_other = false;
+  ReadReason reason = ReadReason::kFirst;
   for (const TableState& table : tables) {
     if (!IsCandidate(wish, table)) continue;
-    if (table.holder_count > 0) {
-      has_held = has_held || table.contents == wish.contents;
-    } else if (table.contents.empty()) {
-      has_unfinished = true;
-    } else {
-      has_other = true;
-    }
+    if (table.contents.empty()) return ReadReason::kUnknown;
+    reason = ReadReason::kOtherFile;
   }
-  if (has_unfinished) return ReadReason::kUnfinished;
-  if (has_held) return ReadReason::kHeld;
-  return has_other ? ReadReason::kOtherFile : ReadReason::kFirst;
+  return reason;
 }
 
 }  // namespace
@@ -57,8 +63,9 @@ TableChoice ChooseTable(const TableWish& wish, const std::vector<TableState>& ta
     best = TableChoice{*use, ReadReason::kNone, i};
   }
   TableChoice choice = best.value_or(TableChoice{});
-  const bool reads = choice.use == TableUse::kOverwrite || choice.use == TableUse::kFresh;
-  if (reads) choice.reason = ReasonOf(wish, tables);
+  if (choice.use == TableUse::kShare || choice.use == TableUse::kUndo) return choice;
+  choice.source = FindSource(wish, tables);
+  if (!choice.source) choice.reason = ReasonOf(wish, tables);
   return choice;
 }
 

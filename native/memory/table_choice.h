@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,23 +30,24 @@ struct TableState {
 enum class TableUse {
   kShare,      // another holder reads the same memory
   kUndo,       // memory without a holder, whose changed rows are undone
-  kOverwrite,  // memory without a holder, into which the checkpoint is read
-  kFresh,      // new memory, into which the checkpoint is read
+  kOverwrite,  // memory without a holder, into which a held table is copied or the checkpoint read
+  kFresh,      // new memory, for the same
 };
 
-// Why a load must read a table from the checkpoint, which kOverwrite and kFresh do.
+// Why a load must read a table from the checkpoint.
 enum class ReadReason {
-  kNone,        // it need not
-  kFirst,       // no version of the model had the table
-  kHeld,        // versions that serve, or that are kept for a rollback, hold all copies
-  kUnfinished,  // the load that wrote to the retired copy last has not finished
-  kOtherFile,   // the retired copy is of another file, or of another place in it
+  kNone,       // it need not
+  kFirst,      // no version of the model had the table
+  kUnknown,    // no load that wrote to a copy has finished, or it replaced too many rows
+  kOtherFile,  // all copies are of another file, or of another place in it
 };
 
 struct TableChoice {
   TableUse use = TableUse::kFresh;
   ReadReason reason = ReadReason::kNone;
   size_t index = 0;  // of the table in the list; unused for kFresh
+  // The held table that kOverwrite and kFresh copy; none if they read the checkpoint.
+  std::optional<size_t> source = std::nullopt;
 };
 
 // Decides how a load gets a table out of the `tables` in memory.
@@ -53,9 +55,10 @@ struct TableChoice {
 // Promises:
 // - A table that has a holder is chosen for kShare alone, and only if no load will write to it.
 //   This load does not, and its holders no longer do, because its contents are known.
-// - A table is chosen for kShare or kUndo only if it is the owner's, has the wanted contents, and
-//   for kShare no changed rows.
-// - Reads the checkpoint only if no table can be shared or undone.
+// - A table is chosen for kShare or kUndo, or to be copied, only if it is the owner's, has the
+//   wanted contents, and for kShare no changed rows.
+// - Copies a table only if none can be shared or undone, and the one with the fewest changed rows.
+// - Reads the checkpoint only if no table has the wanted contents.
 TableChoice ChooseTable(const TableWish& wish, const std::vector<TableState>& tables);
 
 // Returns the indices of the tables that are dropped, in this order. At most `kept_count` times the

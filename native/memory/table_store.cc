@@ -37,7 +37,10 @@ TableClaim::TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const
       row_bytes_(row_bytes),
       row_count_(wish.bytes / row_bytes),
       former_contents_(std::move(claimed.former_contents)),
-      hold_(std::make_shared<TableHold>(store_, claimed.table)) {
+      hold_(std::make_shared<TableHold>(store_, claimed.table)),
+      source_(claimed.source),
+      source_rows_left_(claimed.source == nullptr ? 0 : claimed.source->log_count),
+      source_hold_(std::move(claimed.source_hold)) {
   resident_bytes_ = is_writable() ? std::min(bytes_, table_->slab->ResidentBytes()) : wish.bytes;
 }
 
@@ -47,7 +50,11 @@ TableClaim::~TableClaim() {
   table_->state.contents = former_contents_;
 }
 
-std::byte* TableClaim::Entry(size_t index) const {
+const std::byte* TableClaim::EntryOf(const StoredTable& table, size_t index) const {
+  return table.slab->start() + LogOffset(bytes_) + index * EntryBytes();
+}
+
+std::byte* TableClaim::Entry(size_t index) {
   return data() + LogOffset(bytes_) + index * EntryBytes();
 }
 
@@ -59,18 +66,29 @@ void TableClaim::BeginOverwrite() {
   table_->log_count = 0;
 }
 
+void TableClaim::Copy(size_t offset, size_t count) {
+  std::memcpy(data() + offset, source_->slab->start() + offset, count);
+}
+
+void TableClaim::EndCopy() {
+  source_ = nullptr;
+  source_hold_ = nullptr;
+}
+
 void TableClaim::UndoRows(size_t count) {
   constexpr size_t kRowsAhead = 16;
   has_written_ = true;
-  const auto row_of = [this](size_t index) {
+  const StoredTable& changed = copies() ? *source_ : *table_;
+  size_t& left = copies() ? source_rows_left_ : table_->log_count;
+  const auto row_of = [&](size_t index) {
     int64_t id = 0;
-    std::memcpy(&id, Entry(index), sizeof(id));
+    std::memcpy(&id, EntryOf(changed, index), sizeof(id));
     return data() + static_cast<size_t>(id) * table_->row_bytes;
   };
-  for (; count > 0 && table_->log_count > 0; --count) {
-    const size_t last = --table_->log_count;
+  for (; count > 0 && left > 0; --count) {
+    const size_t last = --left;
     if (last >= kRowsAhead) __builtin_prefetch(row_of(last - kRowsAhead), 1);
-    std::memcpy(row_of(last), Entry(last) + sizeof(int64_t), table_->row_bytes);
+    std::memcpy(row_of(last), EntryOf(changed, last) + sizeof(int64_t), table_->row_bytes);
   }
 }
 
@@ -123,17 +141,30 @@ TableClaim::Claimed TableStore::ClaimStored(const TableWish& wish, Slabs* unusab
   for (;;) {
     TableClaim::Claimed claimed;
     claimed.choice = ChooseTable(wish, States());
-    if (claimed.choice.use == TableUse::kFresh) return claimed;
+    if (claimed.choice.use == TableUse::kFresh) {
+      HoldSource(&claimed);
+      return claimed;
+    }
     StoredTable& table = *tables_[claimed.choice.index];
     const bool is_shared = claimed.choice.use == TableUse::kShare;
     if (is_shared || !table.slab->is_sealed() || table.slab->Unseal().ok()) {
       ++table.state.holder_count;
       if (!is_shared) claimed.former_contents = std::exchange(table.state.contents, "");
       claimed.table = &table;
+      HoldSource(&claimed);
       return claimed;
     }
     unusable->push_back(Remove(claimed.choice.index));
   }
+}
+
+// Keeps the table that is copied from being written to or dropped.
+void TableStore::HoldSource(TableClaim::Claimed* claimed) {
+  if (!claimed->choice.source) return;
+  StoredTable* const source = tables_[*claimed->choice.source].get();
+  ++source->state.holder_count;
+  claimed->source = source;
+  claimed->source_hold = std::make_shared<TableHold>(shared_from_this(), source);
 }
 
 base::StatusOr<StoredTable*> TableStore::MakeTable(const TableWish& wish, size_t row_bytes) {

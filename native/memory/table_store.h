@@ -24,7 +24,8 @@
 // The contents. A table's bytes are known as the identity of what was read and verified (a file,
 // a place in it, a checksum), and a log of the rows that were written over since. The log has the
 // old bytes of each row, so undoing it takes time for the changed rows alone, reads no file, and
-// gives the verified bytes again.
+// gives the verified bytes again. A load that finds no table without a holder copies one that
+// versions hold, and undoes the rows in the copy.
 //
 // The states of a table. It follows from the holders and the contents:
 // - Live: versions hold it, and no load writes to it.
@@ -115,6 +116,8 @@ class TableClaim {
   size_t bytes() const { return bytes_; }
   // True if this load may write to the table.
   bool is_writable() const { return choice_.use != TableUse::kShare; }
+  // True if the rows come from another table, which stays as it is until EndCopy.
+  bool copies() const { return source_ != nullptr; }
   // The bytes of the table that need no fresh memory.
   size_t resident_bytes() const { return resident_bytes_; }
   // The table stays as it is as long as this lives, or what has a copy of it.
@@ -123,8 +126,12 @@ class TableClaim {
   // Declares that the whole table will be written, before its first byte is: from now on the table
   // has the rows of this load, and an empty log.
   void BeginOverwrite();
+  // Copies `count` bytes of the other table from `offset` on. After BeginOverwrite.
+  void Copy(size_t offset, size_t count);
+  // Lets go of the other table, once all is copied and undone.
+  void EndCopy();
   // The rows that are not undone yet.
-  size_t changed_row_count() const { return table_->log_count; }
+  size_t changed_row_count() const { return copies() ? source_rows_left_ : table_->log_count; }
   // Undoes the last `count` changes, or all that are left.
   void UndoRows(size_t count);
   // Declares that the rows `ids` will be written, and keeps their bytes. Ids that are out of range
@@ -145,12 +152,15 @@ class TableClaim {
     StoredTable* table = nullptr;
     TableChoice choice;
     std::string former_contents;
+    const StoredTable* source = nullptr;  // has one holder more for the claim
+    std::shared_ptr<const TableHold> source_hold;
   };
 
   TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const TableWish& wish,
              size_t row_bytes);
 
-  std::byte* Entry(size_t index) const;
+  const std::byte* EntryOf(const StoredTable& table, size_t index) const;
+  std::byte* Entry(size_t index);
   size_t EntryBytes() const { return sizeof(int64_t) + table_->row_bytes; }
 
   const std::shared_ptr<TableStore> store_;
@@ -165,6 +175,9 @@ class TableClaim {
   bool has_written_ = false;
   bool has_lost_contents_ = false;
   std::shared_ptr<const TableHold> hold_;
+  const StoredTable* source_;  // null if there is none
+  size_t source_rows_left_;    // of its changed rows, not undone yet in the copy
+  std::shared_ptr<const TableHold> source_hold_;
 };
 
 // The tables of all models. Thread: any. Owner: shared by its users. It borrows no version.
@@ -211,6 +224,8 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   std::unique_ptr<Slab> Remove(size_t index);
   Slabs RemoveSurplus();
   bool LacksCopy(const std::string& owner, const VersionTables& version) const;
+  void HoldSource(TableClaim::Claimed* claimed);
+
   void GiveBack(Slabs slabs);
 
   const std::shared_ptr<SlabPool> pool_;

@@ -95,10 +95,11 @@ class PySavedModelLoad {
     return WithoutGil([this] { return load_->Discard(); });
   }
 
-  // Any thread may call these five. They are too short to be worth releasing the GIL.
+  // Any thread may call these six. They are too short to be worth releasing the GIL.
   void Cancel() { load_->Cancel(); }
   int64_t RestoredBytes() const { return load_->restored_bytes(); }
   int64_t KeptBytes() const { return load_->kept_bytes(); }
+  int64_t CopiedBytes() const { return load_->copied_bytes(); }
   void SetRestoreBytesPerSecond(int64_t bytes_per_second) {
     load_->SetRestoreBytesPerSecond(bytes_per_second);
   }
@@ -288,6 +289,7 @@ void RegisterServable(nb::module_& module) {
       .def("cancel", &Load::Cancel)
       .def_prop_ro("restored_bytes", &Load::RestoredBytes)
       .def_prop_ro("kept_bytes", &Load::KeptBytes)
+      .def_prop_ro("copied_bytes", &Load::CopiedBytes)
       .def("table_reports", &Load::Get<&VersionLoad::Tables>)
       .def("set_restore_bytes_per_second", &Load::SetRestoreBytesPerSecond,
            nb::arg("bytes_per_second"))

@@ -24,6 +24,8 @@ struct LoadControl {
   std::atomic<int64_t> restored_bytes{0};
   // The tensor bytes that were in memory already, and were not read (table_store.h).
   std::atomic<int64_t> kept_bytes{0};
+  // The part of kept_bytes that was copied from a table that other versions hold.
+  std::atomic<int64_t> copied_bytes{0};
 };
 
 // Makes the restore kernel that runs on this thread obey `control` while the scope lives. Restore

@@ -43,13 +43,11 @@ const char* TextOf(ReadReason reason) {
       return "";
     case ReadReason::kFirst:
       return "no earlier version of the model has left a copy of the table";
-    case ReadReason::kHeld:
-      return "versions that serve, or are kept for a rollback, hold all copies of the table";
-    case ReadReason::kUnfinished:
-      return "the last load of the retired copy has failed, or replaced more than a quarter of the "
+    case ReadReason::kUnknown:
+      return "the load that wrote to a copy has failed, or replaced more than a quarter of the "
              "table's rows";
     case ReadReason::kOtherFile:
-      return "the retired copy of the table is of another file";
+      return "all copies of the table are of another file";
   }
   return "";
 }
@@ -90,13 +88,16 @@ LoadedTables::LoadedTables(TablePlan plan) {
   }
 }
 
-size_t LoadedTables::LogBytesMax() const {
-  size_t bytes = 0;
+size_t LoadedTables::LogBytesMax(size_t new_row_bytes) const {
+  size_t log_bytes = 0;
+  size_t row_bytes_min = SIZE_MAX;
   for (const LoadedTable& table : tables_) {
     if (!table.plan.is_written) continue;
-    bytes += memory::TableStore::LogBytesMax(table.plan.bytes, table.plan.row_bytes);
+    log_bytes += memory::TableStore::LogBytesMax(table.plan.bytes, table.plan.row_bytes);
+    row_bytes_min = std::min(row_bytes_min, table.plan.row_bytes);
   }
-  return bytes;
+  const size_t row_count_max = new_row_bytes / row_bytes_min;
+  return std::min(log_bytes, new_row_bytes + row_count_max * sizeof(int64_t));
 }
 
 bool LoadedTables::Has(const std::string& tensor_name) const {

@@ -52,8 +52,9 @@ class LoadedTables final : private KernelWatch {
   // True if the tensor of the checkpoint is a table.
   bool Has(const std::string& tensor_name) const;
 
-  // The memory that the logs of the rows may take.
-  size_t LogBytesMax() const;
+  // The memory that the logs of replaced rows may take, if the rows that replace them have
+  // `new_row_bytes` at most. An entry of the log has an id too, which several tables may share.
+  size_t LogBytesMax(size_t new_row_bytes) const;
   // Returns the bytes of the tables that Claim would share with other versions.
   size_t ShareableBytes(const memory::TableStore& store, const std::string& owner) const;
   // Gets memory for all tables. Returns the bytes that need no fresh memory.

@@ -102,6 +102,13 @@ class LoadPace {
     if (control_ != nullptr) control_->kept_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
 
+  // Reports bytes that were copied within memory. They disturb requests as reading does.
+  void ReportCopied(int64_t bytes) {
+    if (control_ == nullptr) return;
+    pace_.Spend(bytes);
+    control_->copied_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
   void Report(int64_t bytes) {
     if (control_ == nullptr) return;
     pace_.Spend(bytes);
@@ -147,7 +154,7 @@ class Restore {
     }
     int64_t total_bytes = 0;
     for (const Plan& plan : plans) {
-      if (!IsInMemory(plan)) total_bytes += OutputBytes(plan);
+      if (!IsInPlace(plan)) total_bytes += OutputBytes(plan);
     }
     pace_.SetTotalBytes(total_bytes);
     // Tables last: a wrong bit in a delta's own rows then fails the load before it writes to a
@@ -189,8 +196,8 @@ class Restore {
     return plan.shape.num_elements() * ElementBytes(plan.wanted.dtype);
   }
 
-  // Returns true if the bytes of the output need not be read.
-  static bool IsInMemory(const Plan& plan) {
+  // Returns true if the bytes of the output need not be read or copied.
+  static bool IsInPlace(const Plan& plan) {
     if (plan.table == nullptr) return false;
     const memory::TableUse use = plan.table->claim->use();
     return use == memory::TableUse::kShare || use == memory::TableUse::kUndo;
@@ -236,15 +243,30 @@ class Restore {
   absl::Status PlaceTable(const Plan& plan) {
     memory::TableClaim& claim = *plan.table->claim;
     if (claim.use() == memory::TableUse::kUndo) TF_RETURN_IF_ERROR(UndoRows(&claim));
-    if (IsInMemory(plan)) {
-      pace_.ReportKept(OutputBytes(plan));
-    } else {
-      claim.BeginOverwrite();
+    if (!IsInPlace(plan)) claim.BeginOverwrite();
+    if (claim.copies()) {
+      TF_RETURN_IF_ERROR(Copy(&claim));
+    } else if (!IsInPlace(plan)) {
       TF_RETURN_IF_ERROR(ReadDirect(plan.entry, reinterpret_cast<char*>(claim.data())));
       plan.table->report.read_bytes = claim.bytes();
     }
+    if (plan.table->report.read_bytes == 0) pace_.ReportKept(OutputBytes(plan));
     context_->set_output(plan.wanted.output,
                          LoadedTables::MakeTensor(*plan.table, plan.wanted.dtype, plan.shape));
+    return absl::OkStatus();
+  }
+
+  // Makes the table a copy of one that other versions hold.
+  absl::Status Copy(memory::TableClaim* claim) {
+    constexpr size_t kPieceBytes = ShardReader::kPieceBytes;
+    for (size_t done = 0; done < claim->bytes(); done += kPieceBytes) {
+      TF_RETURN_IF_ERROR(pace_.WaitForBudget());
+      const size_t piece_bytes = std::min(kPieceBytes, claim->bytes() - done);
+      claim->Copy(done, piece_bytes);
+      pace_.ReportCopied(static_cast<int64_t>(piece_bytes));
+    }
+    TF_RETURN_IF_ERROR(UndoRows(claim));
+    claim->EndCopy();
     return absl::OkStatus();
   }
 

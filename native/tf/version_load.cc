@@ -84,8 +84,8 @@ StatusOr<MemoryPlan> VersionLoad::PlanMemory(size_t headroom_bytes) {
   if (const auto& tables = model().tables()) {
     plan.parameter_bytes += tables->sizes().bytes;
     plan.shared_bytes = tables->ShareableBytes(*tables_, id_.name);
-    // The rows that are replaced are no larger than the parameters that have the new ones.
-    plan.log_bytes = std::min(tables->LogBytesMax(), planned_bytes_);
+    // The parameters have the new rows.
+    plan.log_bytes = tables->LogBytesMax(planned_bytes_);
   }
   return plan;
 }

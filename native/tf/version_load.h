@@ -116,6 +116,7 @@ class VersionLoad {
   void SetRestoreTarget(double seconds) { control_->SetRestoreTarget(seconds); }
   int64_t restored_bytes() const { return control_->restored_bytes.load(); }
   int64_t kept_bytes() const { return control_->kept_bytes.load(); }
+  int64_t copied_bytes() const { return control_->copied_bytes.load(); }
 
  private:
   base::Status RunStep(base::Status (SavedModel::*step)());

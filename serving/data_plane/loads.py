@@ -214,8 +214,8 @@ class SavedModelLoad(Protocol):
     `finish` frees everything.
 
     Thread: one at a time takes the steps, and none that answers requests, because they take long. Any thread
-    may use `cancel`, `restored_bytes`, `kept_bytes`, `set_restore_bytes_per_second` and `set_restore_target` at
-    any time.
+    may use `cancel`, `restored_bytes`, `kept_bytes`, `copied_bytes`, `set_restore_bytes_per_second` and
+    `set_restore_target` at any time.
     """
 
     def read_graph(self) -> None:
@@ -339,6 +339,10 @@ class SavedModelLoad(Protocol):
     @property
     def kept_bytes(self) -> int:
         """The bytes of the tensors that were in memory already, and were not read."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """The part of `kept_bytes` that was copied from a table that other versions hold."""
 
     def table_reports(self) -> Sequence[TableReport]:
         """Says what became of each table; empty without `use_tables`.

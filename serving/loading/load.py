@@ -211,6 +211,7 @@ class CheckedLoad:
             version=self._id.version,
             restored_bytes=load.restored_bytes,
             kept_bytes=load.kept_bytes,
+            copied_bytes=load.copied_bytes,
             bytes_per_second=round(load.restored_bytes / seconds) if seconds else None,
         )
 

@@ -28,6 +28,7 @@ def report_tables(servable_id: ServableId, load: SavedModelLoad, progress: LoadP
         {
             "restored_bytes": load.restored_bytes,
             "kept_bytes": load.kept_bytes,
+            "copied_bytes": load.copied_bytes,
             "changed_row_count": changed_row_count,
         }
     )

@@ -93,7 +93,8 @@ class SwapRecord:
     version that answered before the swap. It is None if no version answered, or if the swap only
     unloads.
     The names of `figures` have their unit: `parameter_bytes`, `slab_bytes`, `prefaulted_bytes`, for a
-    version with tables `restored_bytes` (read), `kept_bytes` (in memory already) and `changed_row_count`,
+    version with tables `restored_bytes` (read), `kept_bytes` (in memory already), `copied_bytes` (of these,
+    copied from a table that another version holds) and `changed_row_count`,
     `load_cpu_seconds`, `load_page_fault_count`, the same of `unload`, and `page_fault_count` of the
     whole process during the swap.
     """

@@ -24,7 +24,8 @@ def check(result: DeltaSoakResult, setup: DeltaSoakSetup) -> None:
     assert result.is_good
     assert result.done["delta"] + result.done["base"] == setup.delta_count
     assert set(result.done) >= {event.__name__ for event in EVENTS} | {"restart"}
-    assert result.loads["load_failed"] == result.done["break_delta"] + result.done["spoil_delta"]
+    # The first of two deltas at once may be cancelled.
+    assert result.loads["load_failed"] >= result.done["break_delta"] + result.done["spoil_delta"]
     assert len(result.ends) == setup.restart_count + 1
     assert all(len(end.outcome.codes) > 0 for end in result.ends)
     # Each version that waited, and each take-over of a server.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct Row {
   TableUse use;
   ReadReason reason;
   size_t index;
+  std::optional<size_t> source = std::nullopt;
 };
 
 TEST(ChooseTable, FollowsTheTable) {
@@ -37,29 +39,33 @@ TEST(ChooseTable, FollowsTheTable) {
       {"nothing is there", Written("a"), {}, U::kFresh, R::kFirst, 0},
       {"read by a version", Read("a"), {Table("a", 1)}, U::kShare, R::kNone, 0},
       {"read by nobody", Read("a"), {Table("a", 0)}, U::kShare, R::kNone, 0},
-      {"another has changed rows", Read("a"), {Table("a", 1, 5)}, U::kFresh, R::kHeld, 0},
+      {"another has changed rows", Read("a"), {Table("a", 1, 5)}, U::kFresh, R::kNone, 0, 0},
       {"nobody has changed rows", Read("a"), {Table("a", 0, 5)}, U::kUndo, R::kNone, 0},
-      {"written, and read by others", Written("a"), {Table("a", 1)}, U::kFresh, R::kHeld, 0},
+      {"written, and read by others", Written("a"), {Table("a", 1)}, U::kFresh, R::kNone, 0, 0},
       {"retired", Written("a"), {Table("a", 1, 3), Table("a", 0, 2)}, U::kUndo, R::kNone, 1},
       {"fewest rows", Written("a"), {Table("a", 0, 3), Table("a", 0, 2)}, U::kUndo, R::kNone, 1},
       {"kept for a rollback",
        Written("a"),
        {Table("a", 1, 3), Table("a", 1, 2)},
        U::kFresh,
-       R::kHeld,
-       0},
-      {"a load failed",
+       R::kNone,
+       0,
+       1},
+      {"a load failed beside a version",
        Written("a"),
        {Table("a", 1), Table("", 0)},
        U::kOverwrite,
-       R::kUnfinished,
-       1},
+       R::kNone,
+       1,
+       0},
+      {"a load failed", Written("a"), {Table("", 0)}, U::kOverwrite, R::kUnknown, 0},
       {"another file", Written("b"), {Table("a", 0)}, U::kOverwrite, R::kOtherFile, 0},
+      {"another file is held", Written("b"), {Table("a", 1)}, U::kFresh, R::kOtherFile, 0},
       {"unknown before known",
        Written("b"),
        {Table("a", 0), Table("", 0)},
        U::kOverwrite,
-       R::kUnfinished,
+       R::kUnknown,
        1},
       {"the oldest",
        Written("c"),
@@ -67,13 +73,14 @@ TEST(ChooseTable, FollowsTheTable) {
        U::kOverwrite,
        R::kOtherFile,
        1},
-      {"being loaded", Read("a"), {Table("", 1)}, U::kFresh, R::kFirst, 0},
+      {"being loaded", Read("a"), {Table("", 1)}, U::kFresh, R::kUnknown, 0},
   };
   for (const Row& row : rows) {
     const TableChoice choice = ChooseTable(row.wish, row.tables);
     EXPECT_EQ(choice.use, row.use) << row.situation;
     EXPECT_EQ(choice.reason, row.reason) << row.situation;
     EXPECT_EQ(choice.index, row.index) << row.situation;
+    EXPECT_EQ(choice.source, row.source) << row.situation;
   }
 }
 
@@ -114,15 +121,25 @@ TEST(ChooseTable, KeepsItsPromises) {
     const std::vector<TableState> tables = random.Tables();
     const TableWish wish{"m", random.Below(2) == 0 ? "a" : "b", kBytes, random.Below(2) == 0};
     const TableChoice choice = ChooseTable(wish, tables);
-    const auto is_usable = [&](const TableState& table) {
-      const bool has_contents =
-          table.owner == "m" && table.bytes == kBytes && table.contents == wish.contents;
-      const bool is_shared = !wish.is_written && table.changed_row_count == 0;
-      return has_contents && (is_shared || table.holder_count == 0);
+    const auto has_contents = [&](const TableState& table) {
+      return table.owner == "m" && table.bytes == kBytes && table.contents == wish.contents;
     };
-    const bool reads = choice.use == TableUse::kOverwrite || choice.use == TableUse::kFresh;
-    ASSERT_EQ(reads, std::none_of(tables.begin(), tables.end(), is_usable));
+    const auto is_usable = [&](const TableState& table) {
+      const bool is_shared = !wish.is_written && table.changed_row_count == 0;
+      return has_contents(table) && (is_shared || table.holder_count == 0);
+    };
+    const bool fills = choice.use == TableUse::kOverwrite || choice.use == TableUse::kFresh;
+    ASSERT_EQ(fills, std::none_of(tables.begin(), tables.end(), is_usable));
+    const bool reads = std::none_of(tables.begin(), tables.end(), has_contents);
     ASSERT_EQ(reads, choice.reason != ReadReason::kNone);
+    ASSERT_EQ(choice.source.has_value(), fills && !reads);
+    if (choice.source) {
+      const TableState& source = tables[*choice.source];
+      ASSERT_TRUE(has_contents(source));
+      for (const TableState& table : tables) {
+        ASSERT_TRUE(!has_contents(table) || source.changed_row_count <= table.changed_row_count);
+      }
+    }
     if (choice.use == TableUse::kFresh) continue;
     const TableState& chosen = tables[choice.index];
     ASSERT_EQ(chosen.owner, "m");
@@ -133,7 +150,7 @@ TEST(ChooseTable, KeepsItsPromises) {
     } else {
       ASSERT_EQ(chosen.holder_count, 0);
     }
-    if (!reads) {
+    if (!fills) {
       ASSERT_EQ(chosen.contents, wish.contents);
     }
   }

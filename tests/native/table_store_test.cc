@@ -57,6 +57,7 @@ class Load {
       claim_->UndoRows(row_count);
     } else if (claim_->use() != TableUse::kShare) {
       claim_->BeginOverwrite();
+      if (claim_->copies()) return Copy(row_count);
       for (size_t row = 0; row < row_count; ++row) Write(row, RowOfFile(contents_, row));
     }
   }
@@ -83,6 +84,16 @@ class Load {
   }
 
  private:
+  // In two pieces.
+  void Copy(size_t row_count) {
+    const size_t half = row_count / 2 * kRowBytes;
+    claim_->Copy(0, half);
+    claim_->Copy(half, row_count * kRowBytes - half);
+    if (row_count < kRowCount) return;
+    claim_->UndoRows(1);
+    claim_->UndoRows(row_count);
+    claim_->EndCopy();
+  }
   void Write(size_t row, std::byte value) {
     std::memset(claim_->data() + row * kRowBytes, static_cast<int>(value), kRowBytes);
   }
@@ -163,7 +174,57 @@ TEST_F(TableStoreTest, ALogWithoutRoomLosesTheContents) {
   version = {};
   Load next = NewLoad("a");
   EXPECT_EQ(next.claim().use(), TableUse::kOverwrite);
-  EXPECT_EQ(next.claim().reason(), ReadReason::kUnfinished);
+  EXPECT_EQ(next.claim().reason(), ReadReason::kUnknown);
+}
+
+TEST_F(TableStoreTest, AHeldTableIsCopiedAndItsRowsAreUndone) {
+  const Version first = Loaded("a", {1, 2, 2});
+  Load next = NewLoad("a");
+  EXPECT_EQ(next.claim().use(), TableUse::kFresh);
+  EXPECT_EQ(next.claim().reason(), ReadReason::kNone);
+  ASSERT_TRUE(next.claim().copies());
+  EXPECT_EQ(next.claim().changed_row_count(), 3);
+  next.Restore();
+  EXPECT_EQ(next.claim().changed_row_count(), 0);
+  next.Scatter({2, 3}, std::byte{9});
+  Version second = next.Finish();
+  ExpectIntact(first);
+  ExpectIntact(second);
+  // The copy has a log of its own.
+  second = {};
+  EXPECT_EQ(NewLoad("a").claim().use(), TableUse::kUndo);
+  ExpectIntact(Loaded("a", {4}));
+}
+
+TEST_F(TableStoreTest, ATableThatIsCopiedIsNotWrittenMeanwhile) {
+  Version first = Loaded("a", {1});
+  Load copying = NewLoad("a");
+  ASSERT_TRUE(copying.claim().copies());
+  first = {};
+  EXPECT_EQ(store_->Statistics().held_count, 2);
+  EXPECT_EQ(NewLoad("a").claim().use(), TableUse::kFresh);
+  copying.Restore();
+  EXPECT_EQ(store_->Statistics().held_count, 1);
+  EXPECT_EQ(NewLoad("a").claim().use(), TableUse::kUndo);
+  ExpectIntact(copying.Finish());
+}
+
+TEST_F(TableStoreTest, ATableMayBeUnloadedWhileItIsCopied) {
+  Version first = Loaded("a", {1});
+  Load copying = NewLoad("a");
+  first = {};
+  store_->Forget("m");
+  copying.Restore();
+  EXPECT_EQ(store_->Statistics().held_count, 1);
+  ExpectIntact(copying.Finish());
+}
+
+TEST_F(TableStoreTest, ACopyThatFailsLeavesItsSourceAlone) {
+  const Version first = Loaded("a", {1});
+  NewLoad("a").Restore(kRowCount / 3);
+  ExpectIntact(first);
+  EXPECT_EQ(store_->Statistics().held_count, 1);
+  EXPECT_EQ(store_->Statistics().dirty_count, 1);
 }
 
 TEST_F(TableStoreTest, ReadersShareATableThatNobodyWrites) {
@@ -200,7 +261,7 @@ TEST_F(TableStoreTest, ALoadThatFailsAfterAWriteLeavesADirtyTable) {
   Loaded("a", {1, 2});
   NewLoad("a").Restore(1);
   EXPECT_EQ(store_->Statistics().dirty_count, 1);
-  EXPECT_EQ(NewLoad("a").claim().reason(), ReadReason::kUnfinished);
+  EXPECT_EQ(NewLoad("a").claim().reason(), ReadReason::kUnknown);
   ExpectIntact(Loaded("a"));
 }
 

@@ -102,7 +102,7 @@ def result(**changes: object) -> DeltaSoakResult:
         "done": {"delta": 1},
         "loads": {"version_available": 1},
         "read_in_full": {"held": 1},
-        "restored": {"restored_bytes": 5, "kept_bytes": 6},
+        "restored": {"restored_bytes": 5, "kept_bytes": 6, "copied_bytes": 2},
         "available_seconds": [0.5],
         "seconds": 60.0,
     }

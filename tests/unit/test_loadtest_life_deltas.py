@@ -14,6 +14,7 @@ def swap(**changes: object) -> dict[str, object]:
         "parameter_bytes": 1_000,
         "restored_bytes": 112,
         "kept_bytes": 888,
+        "figures": {"copied_bytes": 444},
         "delta_restored_in_full": "",
         **changes,
     }
@@ -25,13 +26,14 @@ def test_load_of_a_swap_has_the_stages_of_the_load() -> None:
         "stage_seconds": {"restore": 0.25},
         "restored_bytes": 112,
         "kept_bytes": 888,
+        "copied_bytes": 444,
         "restored_in_full": "",
     }
 
 
 def test_load_of_a_version_without_tables_reads_all() -> None:
-    load = load_of(swap(restored_bytes=None, kept_bytes=None))
-    assert (load["restored_bytes"], load["kept_bytes"]) == (1_000, 0)
+    load = load_of(swap(restored_bytes=None, kept_bytes=None, figures={}))
+    assert (load["restored_bytes"], load["kept_bytes"], load["copied_bytes"]) == (1_000, 0, 0)
 
 
 def test_table_has_a_column_for_each_delta() -> None:

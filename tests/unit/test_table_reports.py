@@ -19,7 +19,7 @@ def load_of(*reports: TableReport) -> FakeSavedModelLoad:
     plane = FakePlane()
     plane.table_reports = list(reports)
     load = FakeSavedModelLoad(plane, ID)
-    load.restored_bytes, load.kept_bytes = 112, 10_400
+    load.restored_bytes, load.kept_bytes, load.copied_bytes = 112, 10_400, 5_200
     return load
 
 
@@ -35,6 +35,7 @@ def test_a_delta_reports_what_it_read_and_kept() -> None:
     assert progress.figures == {
         "restored_bytes": 112,
         "kept_bytes": 10_400,
+        "copied_bytes": 5_200,
         "changed_row_count": 6,
     }
     assert progress.notes == {}

@@ -113,6 +113,7 @@ function makeNotes(swap) {
   if (swap.kept_bytes) {
     notes.push(`read ${format.bytes(swap.restored_bytes)} of ${format.bytes(swap.restored_bytes + swap.kept_bytes)}`);
   }
+  if (swap.figures?.copied_bytes) notes.push(`copied ${format.bytes(swap.figures.copied_bytes)} in memory`);
   if (swap.parameter_bytes) notes.push(`${format.bytes(swap.parameter_bytes)} parameters`);
   if (swap.page_fault_count !== null && swap.page_fault_count !== undefined) {
     notes.push(`${format.count(swap.page_fault_count)} page faults`);

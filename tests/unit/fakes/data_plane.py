@@ -285,6 +285,7 @@ class FakeSavedModelLoad:
         self.is_cancelled = False
         self.restored_bytes = 0
         self.kept_bytes = 0
+        self.copied_bytes = 0
         self.log_bytes = 0
         self.table_pools: list[FakeSlabPool] = []
         # The tables beside the arena, in bytes. Loads share a table if they have one name for it.
