@@ -71,6 +71,7 @@ class RowProgram {
                    const std::vector<char*>& outputs) const;
 
   std::vector<int64_t> sizes() const;
+  bool HasSize(int64_t rows) const { return executables_.count(rows) > 0; }
   // The counts of the runs, for what runs the signature elsewhere, too.
   RunCounts& counts() const { return counts_; }
 

@@ -57,9 +57,12 @@ class PySavedModelLoad {
 
   std::vector<tf::AcceleratedSignature> UseAccelerator(
       std::shared_ptr<pjrt::Accelerator> accelerator, std::vector<int64_t> rows,
-      std::string cache_directory, bool only_if_worth) {
+      std::string cache_directory, bool only_if_worth, const std::string& tables) {
+    const tf::TablePlace place = tables == "host"     ? tf::TablePlace::kHost
+                                 : tables == "device" ? tf::TablePlace::kDevice
+                                                      : tf::TablePlace::kAuto;
     const tf::AcceleratorUse use{std::move(accelerator), std::move(rows),
-                                 std::move(cache_directory), only_if_worth};
+                                 std::move(cache_directory), only_if_worth, place};
     return ValueOrThrow(WithoutGil([&] { return load_->UseAccelerator(use); }));
   }
 
@@ -252,6 +255,11 @@ void RegisterLoadedServable(nb::module_& module) {
              const auto pinned = ValueOrThrow(self.version().Pin());
              return self.loaded().model().accelerator_runs();
            })
+      .def("accelerator_signatures",
+           [](const PyServable& self) {
+             const auto pinned = ValueOrThrow(self.version().Pin());
+             return self.loaded().model().signatures_on_accelerator();
+           })
       .def("seal_arena", &SealArena)
       .def("destroy", &Destroy);
 }
@@ -280,7 +288,7 @@ void RegisterServable(nb::module_& module) {
       .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
       .def("analyze_rows", &Load::Run<&VersionLoad::AnalyzeRows>)
       .def("use_accelerator", &Load::UseAccelerator, nb::arg("accelerator"), nb::arg("rows"),
-           nb::arg("cache_directory"), nb::arg("only_if_worth"))
+           nb::arg("cache_directory"), nb::arg("only_if_worth"), nb::arg("tables"))
       .def("make_callables", &Load::Run<&VersionLoad::MakeCallables>)
       .def("use_tables", &Load::UseTables, nb::arg("pool"))
       .def("plan_memory", &Load::PlanMemory, nb::arg("headroom_bytes"))

@@ -175,11 +175,11 @@ struct ValueClass<tf::MissingKernel> {
 template <>
 struct ValueClass<tf::AcceleratedSignature> {
   using Value = tf::AcceleratedSignature;
-  static constexpr auto kModule = "serving.data_plane.loads";
+  static constexpr auto kModule = "serving.data_plane.servables";
   static constexpr char kName[] = "AcceleratedSignature";
-  static constexpr auto kFields =
-      std::tuple{Field{"name", &Value::name}, Field{"rows", &Value::rows},
-                 Field{"reason", &Value::reason}, Field{"host_ops", &Value::host_ops}};
+  static constexpr auto kFields = std::tuple{
+      Field{"name", &Value::name}, Field{"rows", &Value::rows}, Field{"reason", &Value::reason},
+      Field{"host_ops", &Value::host_ops}, Field{"host_tables", &Value::host_tables}};
 };
 
 template <>

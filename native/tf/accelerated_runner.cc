@@ -1,6 +1,7 @@
 #include "native/tf/accelerated_runner.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -46,6 +47,42 @@ Status Compile(const std::map<int64_t, std::string>& hlo_by_rows,
   return {};
 }
 
+using Variables = std::map<ResourceKey, SignatureSplit::Variable>;
+
+// Returns for each signature the variables that its device part would have if no table stayed here.
+std::map<std::string, Variables> VariablesOf(const tensorflow::MetaGraphDef& meta_graph,
+                                             const tensor::SignatureMap& signatures) {
+  std::map<std::string, Variables> variables;
+  for (const auto& [name, signature] : signatures) {
+    Variables& of_signature = variables[name];
+    if (!signature.obstacle.empty()) continue;
+    StatusOr<SignatureSplit> split = SplitSignature(meta_graph, signature, "", {});
+    if (split.ok()) of_signature = std::move(split.value().variables);
+  }
+  return variables;
+}
+
+// A variable is a table if all signatures only look rows up in it.
+Variables Together(const std::map<std::string, Variables>& by_signature) {
+  Variables all;
+  for (const auto& [name, variables] : by_signature) {
+    for (const auto& [key, variable] : variables) {
+      const auto [known, is_new] = all.emplace(key, variable);
+      if (!is_new) known->second.is_table = known->second.is_table && variable.is_table;
+    }
+  }
+  return all;
+}
+
+// The bytes that the parameters of a version may take: what is free, and half of all at most, so
+// that the version after it fits beside it.
+int64_t RoomBytes(const pjrt::Accelerator& accelerator) {
+  const auto memory = accelerator.Memory();
+  if (!memory.ok() || memory.value().limit_bytes == 0) return std::numeric_limits<int64_t>::max();
+  return std::min(memory.value().limit_bytes / 2,
+                  memory.value().limit_bytes - memory.value().used_bytes);
+}
+
 // Adds the nodes of the device part that the error of a translation names, as "{{node NAME}}", to
 // `*barred`. Returns false if it names none.
 bool AddNamedNodes(const std::string& error, const SignatureSplit& split, HostNodes* barred) {
@@ -73,18 +110,19 @@ struct AcceleratedPrograms::Draft {
   // XLA refuses some nodes only when it translates them, because a size is not a constant. Then the
   // graph is cut again, behind them.
   static StatusOr<Draft> Make(const AcceleratorUse& use, const tensorflow::MetaGraphDef& meta_graph,
-                              const tensor::Signature& signature, const std::string& prefix) {
+                              const tensor::Signature& signature, const std::string& prefix,
+                              const std::set<ResourceKey>& host_tables) {
     constexpr int kCutsMax = 8;
-    HostNodes barred;
+    SplitLimits limits{{}, host_tables};
     for (int cuts = 1;; ++cuts) {
-      StatusOr<SignatureSplit> split = SplitSignature(meta_graph, signature, prefix, barred);
+      StatusOr<SignatureSplit> split = SplitSignature(meta_graph, signature, prefix, limits);
       if (!split.ok()) return split.status();
       Draft draft;
       draft.signature = &signature;
       draft.split = std::move(split.value());
       const Status translated = draft.Translate(use);
       if (translated.ok()) return draft;
-      if (cuts == kCutsMax || !AddNamedNodes(translated.message(), draft.split, &barred)) {
+      if (cuts == kCutsMax || !AddNamedNodes(translated.message(), draft.split, &limits.barred)) {
         return translated;
       }
     }
@@ -149,13 +187,16 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     const tensor::SignatureMap& signatures, tensorflow::Session* session) {
   std::unique_ptr<AcceleratedPrograms> made(new AcceleratedPrograms);
   std::vector<Draft> drafts;
+  const std::map<std::string, Variables> variables = VariablesOf(meta_graph, signatures);
+  const std::set<ResourceKey> host_tables =
+      ChooseHostTables(Together(variables), use.tables, RoomBytes(*use.accelerator));
   for (const auto& [name, signature] : signatures) {
     AcceleratedSignature& report = made->signatures_.emplace_back();
     report.name = name;
     report.reason = signature.obstacle;
     if (!report.reason.empty()) continue;
     const std::string prefix = "millpond/" + std::to_string(made->signatures_.size()) + "/";
-    StatusOr<Draft> draft = Draft::Make(use, meta_graph, signature, prefix);
+    StatusOr<Draft> draft = Draft::Make(use, meta_graph, signature, prefix, host_tables);
     if (!draft.ok()) {
       report.reason = draft.status().message();
       continue;
@@ -192,6 +233,9 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     }
     report.rows = program.value()->sizes();
     report.host_ops.assign(draft.split.host_ops.begin(), draft.split.host_ops.end());
+    for (const auto& [key, variable] : variables.at(report.name)) {
+      if (host_tables.count(key) > 0) report.host_tables.push_back(key.name);
+    }
     made->programs_[draft.signature->name] = std::move(program.value());
     made->splits_.emplace(draft.signature->name, std::move(draft.split));
   }
@@ -215,8 +259,9 @@ std::unique_ptr<SignatureRunner> AcceleratedPrograms::Accelerate(const tensor::S
   const auto split = splits_.find(signature.name);
   if (split == splits_.end()) return whole;
   const SignatureSplit& parts = split->second;
-  auto device = std::make_unique<AcceleratedRunner>(
-      std::make_unique<RefusingRunner>(), programs_.at(signature.name).get(), parts.device);
+  auto device = std::make_unique<AcceleratedRunner>(std::make_unique<RefusingRunner>(),
+                                                    programs_.at(signature.name).get(),
+                                                    parts.device, parts.needs_exact_rows);
   return std::make_unique<SplitRunner>(std::move(whole),
                                        parts.has_host_part() ? make_runner(parts.host) : nullptr,
                                        std::move(device), parts);
@@ -235,7 +280,7 @@ std::optional<pjrt::CpuReason> AcceleratedRunner::TryThere(const tensor::OutputS
                                                            const tensor::TensorList& inputs,
                                                            tensor::TensorList* result) const {
   const std::optional<int64_t> rows = RowsOf(inputs);
-  if (!rows) return pjrt::CpuReason::kShape;
+  if (!rows || (needs_exact_rows_ && !program_.HasSize(*rows))) return pjrt::CpuReason::kShape;
   if (is_lost_.load(std::memory_order_relaxed)) return pjrt::CpuReason::kLost;
   const Status ran = RunThere(*rows, outputs, inputs, result);
   if (ran.ok()) return {};

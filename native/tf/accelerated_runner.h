@@ -15,6 +15,7 @@
 #include "native/pjrt/run_figures.h"
 #include "native/tensor/signature.h"
 #include "native/tf/hlo_compiler.h"
+#include "native/tf/host_tables.h"
 #include "native/tf/signature_runner.h"
 #include "native/tf/signature_split.h"
 
@@ -31,14 +32,16 @@ struct AcceleratorUse {
   std::vector<int64_t> rows;    // the numbers of rows that programs are compiled for, from 1 on
   std::string cache_directory;  // of compiled programs; "" for none
   bool only_if_worth = true;    // leaves signatures on the CPU that are faster there
+  TablePlace tables = TablePlace::kAuto;
 };
 
 // The result for one signature.
 struct AcceleratedSignature {
   std::string name;
-  std::vector<int64_t> rows;          // the sizes of its programs; none if it stays on the CPU
-  std::string reason;                 // why it stays on the CPU; "" if it does not
-  std::vector<std::string> host_ops;  // for whose sake a part of it runs on the CPU, sorted
+  std::vector<int64_t> rows;             // the sizes of its programs; none if it stays on the CPU
+  std::string reason;                    // why it stays on the CPU; "" if it does not
+  std::vector<std::string> host_ops;     // for whose sake a part of it runs on the CPU, sorted
+  std::vector<std::string> host_tables;  // that could be on the accelerator, sorted
 };
 
 // The signatures of a version that run on an accelerator, with their parameters there.
@@ -84,10 +87,14 @@ class AcceleratedPrograms {
 // gone, and the server must answer.
 class AcceleratedRunner final : public SignatureRunner {
  public:
-  // Borrows `program` and `signature`.
+  // Borrows `program` and `signature`. With `needs_exact_rows` only requests that fill a program
+  // run there.
   AcceleratedRunner(std::unique_ptr<SignatureRunner> host, const pjrt::RowProgram* program,
-                    const tensor::Signature& signature)
-      : host_(std::move(host)), program_(*program), signature_(signature) {}
+                    const tensor::Signature& signature, bool needs_exact_rows = false)
+      : host_(std::move(host)),
+        program_(*program),
+        signature_(signature),
+        needs_exact_rows_(needs_exact_rows) {}
 
   const base::Status& made() const override { return host_->made(); }
   base::Status MakeCallable(const tensor::OutputSet& outputs) const override {
@@ -107,6 +114,7 @@ class AcceleratedRunner final : public SignatureRunner {
   const std::unique_ptr<SignatureRunner> host_;
   const pjrt::RowProgram& program_;
   const tensor::Signature& signature_;
+  const bool needs_exact_rows_;
   mutable std::atomic<bool> is_lost_{false};
 };
 

@@ -151,8 +151,13 @@ GraphCut CutGraph(const Nodes& nodes, const std::vector<NodeOutput>& outputs,
     cut.is_output_on_device.push_back(is_on_device);
     (is_on_device ? of_device : of_host).push_back(output.node);
   }
-  const auto takes_impossible = [&](const NodeOutput& tensor) { return !is_possible[tensor.node]; };
-  for (const NodeOutput& tensor : WalkDevicePart(nodes, of_device, takes_impossible).taken) {
+  // A constant is computed on the device, and all else that the number of rows alone says is made
+  // there of that number.
+  const auto takes_always = [&](const NodeOutput& tensor) {
+    return !is_possible[tensor.node] ||
+           (OutputOf(nodes, tensor).crossing == Crossing::kAsCount && !nodes[tensor.node].is_fixed);
+  };
+  for (const NodeOutput& tensor : WalkDevicePart(nodes, of_device, takes_always).taken) {
     if (IsRows(nodes, tensor)) of_host.push_back(tensor.node);
   }
   cut.is_on_host.assign(nodes.size(), false);
@@ -160,9 +165,7 @@ GraphCut CutGraph(const Nodes& nodes, const std::vector<NodeOutput>& outputs,
   // Now that the host part is known, the device part computes nothing that the host has anyway and
   // that can cross.
   const DevicePart device = WalkDevicePart(nodes, of_device, [&](const NodeOutput& tensor) {
-    const Crossing crossing = OutputOf(nodes, tensor).crossing;
-    return !is_possible[tensor.node] ||
-           (cut.is_on_host[tensor.node] && crossing != Crossing::kNever);
+    return takes_always(tensor) || (cut.is_on_host[tensor.node] && IsRows(nodes, tensor));
   });
   cut.is_on_device = device.is_in;
   for (const NodeOutput& tensor : device.taken) {

@@ -4,19 +4,15 @@
 #include <deque>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
-#include "native/tf/buffer_type.h"
+#include "native/tf/failing_ops.h"
 #include "native/tf/flat_signature.h"
 #include "native/tf/graph_cut.h"
 #include "native/tf/graph_names.h"
 #include "native/tf/handle_search.h"
-#include "native/tf/row_analysis.h"
-#include "native/tf/xla_capability.h"
+#include "native/tf/numbered_graph.h"
 #include "tensorflow/core/framework/node_def_util.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 
 namespace millpond::tf {
@@ -30,72 +26,10 @@ using tensorflow::Node;
 using tensorflow::NodeDef;
 using Dims = std::vector<int64_t>;
 
-std::string TensorName(const std::string& node, int output) {
-  return node + ":" + std::to_string(output);
-}
-
-bool IsTranslatable(int dtype) { return BufferType(dtype) != PJRT_Buffer_Type_INVALID; }
-
-// Returns the dimensions of a tensor whose first is the rows, and whose others are known.
-std::optional<Dims> RowDims(const RowValue& value) {
-  if (!value.IsRows() || value.is_list || value.axis != 0 || value.factor != 1 || !value.has_rank) {
-    return {};
-  }
-  Dims dims = {tensor::TensorSpec::kUnknownSize};
-  for (size_t i = 1; i < value.dims.size(); ++i) {
-    if (value.dims[i].kind != Quantity::Kind::kKnown) return {};
-    dims.push_back(value.dims[i].value);
-  }
-  return dims;
-}
-
-// Returns the dimensions that a signature declares for an output, if the analysis lacks them.
-std::optional<Dims> DeclaredDims(const RowValue& value, const tensor::TensorSpec& output) {
-  const bool is_of_rows = value.IsRows() && !value.is_list && value.axis == 0 && value.factor == 1;
-  if (!is_of_rows || !output.is_rank_known || output.dims.empty()) return {};
-  Dims dims = output.dims;
-  dims[0] = tensor::TensorSpec::kUnknownSize;
-  const bool has_open = std::any_of(dims.begin() + 1, dims.end(), [](int64_t size) {
-    return size == tensor::TensorSpec::kUnknownSize;
-  });
-  return has_open ? std::nullopt : std::optional(dims);
-}
-
-// Returns true if the number of rows alone tells the elements of a tensor of integers.
-bool IsCount(const RowValue& value, DataType dtype) {
-  const auto is_known = [](const Quantity& each) {
-    return each.kind == Quantity::Kind::kKnown ||
-           (each.kind == Quantity::Kind::kRows && each.value > 0);
-  };
-  const auto is_number = [](const Quantity& each) { return each.kind == Quantity::Kind::kKnown; };
-  return (dtype == tensorflow::DT_INT32 || dtype == tensorflow::DT_INT64) && value.IsFree() &&
-         value.has_rank && std::all_of(value.dims.begin(), value.dims.end(), is_number) &&
-         value.elements && std::all_of(value.elements->begin(), value.elements->end(), is_known);
-}
-
 // Returns false for ops that say little about why a part stays on the host.
 bool IsTelling(const std::string& op) {
   return op != "Const" && op != "Identity" && op != "Shape" && op.rfind("HashTable", 0) != 0;
 }
-
-// Ops that copy integers or add them: they cost the host about as much as a copy.
-bool IsCheap(const Node& node) {
-  static const auto* const kOps = new std::unordered_set<std::string>{
-      "Add",      "AddV2",      "BitwiseAnd", "BitwiseOr", "BitwiseXor",   "Cast",
-      "ConcatV2", "ExpandDims", "Identity",   "Maximum",   "Minimum",      "Mul",
-      "Pack",     "Reshape",    "Slice",      "Squeeze",   "StridedSlice", "Sub"};
-  const auto is_integer = [](DataType dtype) {
-    return tensorflow::DataTypeIsInteger(dtype) || dtype == tensorflow::DT_BOOL;
-  };
-  return kOps->count(node.type_string()) > 0 &&
-         std::all_of(node.input_types().begin(), node.input_types().end(), is_integer) &&
-         std::all_of(node.output_types().begin(), node.output_types().end(), is_integer);
-}
-
-bool IsSwitch(const std::string& op) {
-  return op == "Switch" || op == "RefSwitch" || op == "_SwitchN";
-}
-bool IsMerge(const std::string& op) { return op == "Merge" || op == "RefMerge"; }
 
 tensor::TensorSpec SpecOf(std::string name, std::string tensor_name, int dtype,
                           const std::optional<Dims>& dims) {
@@ -108,206 +42,6 @@ tensor::TensorSpec SpecOf(std::string name, std::string tensor_name, int dtype,
   return spec;
 }
 
-tensorflow::SignatureDef InputsOf(const tensor::Signature& signature) {
-  tensorflow::SignatureDef definition;
-  for (size_t i = 0; i < signature.inputs.size(); ++i) {
-    const tensor::TensorSpec& input = signature.inputs[i];
-    tensorflow::TensorInfo& info = (*definition.mutable_inputs())[input.name];
-    info.set_name(TensorName("millpond_input_" + std::to_string(i), 0));
-    info.set_dtype(static_cast<DataType>(input.dtype));
-    info.mutable_tensor_shape()->set_unknown_rank(!input.is_rank_known);
-    for (const int64_t size : input.dims) info.mutable_tensor_shape()->add_dim()->set_size(size);
-  }
-  return definition;
-}
-
-// A flat signature as a cut needs it: its nodes by number, each after its inputs.
-class NumberedGraph {
- public:
-  NumberedGraph(const FlatSignature& flat, const tensor::Signature& signature,
-                const HostNodes& barred)
-      : flat_(flat), signature_(signature), barred_(barred) {}
-
-  Status Number() {
-    FixupSourceAndSinkEdges(flat_.graph.get());
-    std::vector<Node*> order;
-    GetReversePostOrder(*flat_.graph, &order, tensorflow::NodeComparatorName());
-    for (Node* const node : order) {
-      if (!node->IsOp()) continue;
-      numbers_[node] = static_cast<int>(nodes_.size());
-      nodes_.push_back(node);
-    }
-    for (const Node* const node : nodes_) {
-      for (const tensorflow::Edge* const edge : node->in_edges()) {
-        if (edge->IsControlEdge() || numbers_.at(edge->src()) < numbers_.at(node)) continue;
-        return {base::Code::kUnimplemented,
-                "node '" + node->name() + "' is part of a loop of TensorFlow 1"};
-      }
-    }
-    for (const Node* const node : flat_.outputs) outputs_.push_back(BehindIdentities(node));
-    Analyze();
-    Describe();
-    return {};
-  }
-
-  const Node& node(int number) const { return *nodes_[number]; }
-  int NumberOf(const Node* node) const { return numbers_.at(node); }
-  int NumberOf(std::string_view name) const { return by_name_.at(std::string(name)); }
-  NodeOutput OutputOf(const std::string& input) const {
-    const size_t colon = input.find(':');
-    const int output = colon == std::string::npos ? 0 : std::stoi(input.substr(colon + 1));
-    return {NumberOf(NodeOf(input)), output};
-  }
-  const NodeDef& definition(int number) const { return definitions_[number]; }
-  size_t size() const { return nodes_.size(); }
-  const std::string& reason(int number) const { return reasons_[number]; }
-  DataType dtype(const NodeOutput& tensor) const {
-    return nodes_[tensor.node]->output_type(tensor.output);
-  }
-  const std::optional<Dims>& dims(const NodeOutput& tensor) const {
-    return dims_[tensor.node][tensor.output];
-  }
-  const RowValue& value(const NodeOutput& tensor) const {
-    return values_[tensor.node][tensor.output];
-  }
-
-  std::vector<CutNode> CutNodes() const { return cut_nodes_; }
-  const std::vector<NodeOutput>& outputs() const { return outputs_; }
-  // Nodes that may fail a request although nothing reads them.
-  std::vector<int> Effects() const {
-    std::vector<int> effects;
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      const bool makes_handle =
-          nodes_[i]->num_outputs() > 0 && nodes_[i]->output_type(0) == tensorflow::DT_RESOURCE;
-      if (!reasons_[i].empty() && nodes_[i]->op_def().is_stateful() && !makes_handle) {
-        effects.push_back(static_cast<int>(i));
-      }
-    }
-    return effects;
-  }
-
- private:
-  // Returns what a node hands on, so that nothing travels only to be handed on.
-  NodeOutput BehindIdentities(const Node* node) const {
-    NodeOutput tensor{numbers_.at(node), 0};
-    while (nodes_[tensor.node]->IsIdentity() && nodes_[tensor.node]->num_inputs() == 1) {
-      const tensorflow::Edge* edge = nullptr;
-      if (!nodes_[tensor.node]->input_edge(0, &edge).ok()) break;
-      tensor = {numbers_.at(edge->src()), edge->src_output()};
-    }
-    return tensor;
-  }
-
-  void Analyze() {
-    tensorflow::MetaGraphDef meta_graph;
-    flat_.graph->ToGraphDef(meta_graph.mutable_graph_def());
-    for (size_t i = 0; i < nodes_.size(); ++i) by_name_[nodes_[i]->name()] = static_cast<int>(i);
-    definitions_.resize(nodes_.size());
-    for (const NodeDef& node : meta_graph.graph_def().node()) {
-      definitions_[NumberOf(node.name())] = node;
-    }
-    std::vector<std::string> tensors;
-    for (const Node* const node : nodes_) {
-      for (int i = 0; i < node->num_outputs(); ++i) tensors.push_back(TensorName(node->name(), i));
-    }
-    std::vector<RowValue> values = AnalyzeTensors(meta_graph, InputsOf(signature_), tensors);
-    size_t next = 0;
-    for (const Node* const node : nodes_) {
-      std::vector<RowValue>& of_node = values_.emplace_back();
-      for (int i = 0; i < node->num_outputs(); ++i) of_node.push_back(std::move(values[next++]));
-    }
-  }
-
-  void Describe() {
-    const XlaCapability capability(*flat_.functions);
-    std::vector<bool> may_be_left_out(nodes_.size());
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      const Node& node = *nodes_[i];
-      for (const tensorflow::Edge* const edge : node.in_edges()) {
-        const auto source = numbers_.find(edge->src());
-        if (source == numbers_.end() || source->second >= static_cast<int>(i)) continue;
-        may_be_left_out[i] = may_be_left_out[i] || may_be_left_out[source->second];
-      }
-      if (IsSwitch(node.type_string())) may_be_left_out[i] = true;
-      if (IsMerge(node.type_string())) may_be_left_out[i] = false;
-      reasons_.push_back(may_be_left_out[i] ? "is part of a conditional of TensorFlow 1"
-                                            : WhyNotOnDevice(node, capability));
-      DescribeNode(static_cast<int>(i), may_be_left_out[i]);
-    }
-    for (size_t i = 0; i < flat_.outputs.size(); ++i) {
-      const NodeOutput output = outputs_[i];
-      std::optional<Dims>& dims = dims_[output.node][output.output];
-      if (dims) continue;
-      dims = DeclaredDims(value(output), signature_.outputs[i]);
-      if (dims) SetRows(output);
-    }
-  }
-
-  void DescribeNode(int number, bool may_be_left_out) {
-    const Node& node = *nodes_[number];
-    CutNode& described = cut_nodes_.emplace_back();
-    described.fits_device = reasons_[number].empty();
-    described.is_input =
-        std::find(flat_.inputs.begin(), flat_.inputs.end(), &node) != flat_.inputs.end();
-    described.is_cheap = IsCheap(node);
-    described.outputs.resize(node.num_outputs());
-    described.inputs.resize(node.num_inputs());
-    described.is_fixed = described.fits_device && !described.is_input;
-    for (const tensorflow::Edge* const edge : node.in_edges()) {
-      if (edge->IsControlEdge()) continue;
-      described.inputs[edge->dst_input()] = {numbers_.at(edge->src()), edge->src_output()};
-      described.is_fixed = described.is_fixed && cut_nodes_[numbers_.at(edge->src())].is_fixed;
-    }
-    std::vector<std::optional<Dims>>& dims = dims_.emplace_back(node.num_outputs());
-    for (int i = 0; i < node.num_outputs(); ++i) {
-      const NodeOutput output{number, i};
-      described.is_fixed = described.is_fixed && value(output).Has(RowValue::Kind::kFixed);
-      if (may_be_left_out) continue;
-      dims[i] = RowDims(value(output));
-      if (dims[i]) SetRows(output);
-      if (IsCount(value(output), dtype(output))) {
-        described.outputs[i].crossing = CutNode::Crossing::kAsCount;
-      }
-    }
-  }
-
-  void SetRows(const NodeOutput& tensor) {
-    if (!IsTranslatable(dtype(tensor))) return;
-    CutNode::Output& output = cut_nodes_[tensor.node].outputs[tensor.output];
-    output.crossing = CutNode::Crossing::kAsRows;
-    output.row_bytes = tensorflow::DataTypeSize(dtype(tensor));
-    const Dims& dims = *this->dims(tensor);
-    for (size_t i = 1; i < dims.size(); ++i) output.row_bytes *= dims[i];
-  }
-
-  // Returns why a node must stay on the host, "" if it need not.
-  std::string WhyNotOnDevice(const Node& node, const XlaCapability& capability) const {
-    const auto barred = barred_.find(node.name());
-    if (barred != barred_.end()) return barred->second;
-    std::string reason = capability.WhyNot(node);
-    if (!reason.empty()) return reason;
-    for (const RowValue& value : values_[numbers_.at(&node)]) {
-      if (value.cause == nullptr) continue;
-      return "has rows that are not known to be independent: node '" + value.cause->node + "' (" +
-             value.cause->op + ") " + value.cause->reason;
-    }
-    return "";
-  }
-
-  const FlatSignature& flat_;
-  const tensor::Signature& signature_;
-  const HostNodes& barred_;
-  std::vector<Node*> nodes_;
-  std::unordered_map<const Node*, int> numbers_;
-  std::unordered_map<std::string, int> by_name_;
-  std::vector<NodeOutput> outputs_;
-  std::vector<NodeDef> definitions_;
-  std::vector<std::vector<RowValue>> values_;
-  std::vector<std::vector<std::optional<Dims>>> dims_;  // of tensors of rows
-  std::vector<std::string> reasons_;
-  std::vector<CutNode> cut_nodes_;
-};
-
 // --- The parts as graphs ---
 
 NodeDef* AddNode(const std::string& name, const char* op, DataType dtype, GraphDef* graph) {
@@ -315,6 +49,18 @@ NodeDef* AddNode(const std::string& name, const char* op, DataType dtype, GraphD
   node->set_name(name);
   node->set_op(op);
   (*node->mutable_attr())["T"].set_type(dtype);
+  return node;
+}
+
+// Adds a node of two inputs. An op of bools has no `dtype`.
+NodeDef* AddPair(const std::string& name, const char* op, std::optional<DataType> dtype,
+                 const std::string& first, const std::string& second, GraphDef* graph) {
+  NodeDef* const node = graph->add_node();
+  node->set_name(name);
+  node->set_op(op);
+  node->add_input(first);
+  node->add_input(second);
+  if (dtype) (*node->mutable_attr())["T"].set_type(*dtype);
   return node;
 }
 
@@ -368,12 +114,8 @@ void AddCount(const std::string& name, const RowValue& value, DataType dtype,
   }
   (*count->mutable_attr())["Index"].set_type(tensorflow::DT_INT32);
   (*count->mutable_attr())["shrink_axis_mask"].set_i(1);
-  NodeDef* const scaled = AddNode(name + "/scaled", "Mul", dtype, graph);
-  scaled->add_input(name + "/factors");
-  scaled->add_input(name + "/rows");
-  NodeDef* const sum = AddNode(name, "AddV2", dtype, graph);
-  sum->add_input(name + "/fixed");
-  sum->add_input(name + "/scaled");
+  AddPair(name + "/scaled", "Mul", dtype, name + "/factors", name + "/rows", graph);
+  AddPair(name, "AddV2", dtype, name + "/fixed", name + "/scaled", graph);
 }
 
 // Returns a node without what binds it to a place.
@@ -399,6 +141,7 @@ class PartsMaker {
     MakeHostGraph();
     MakeDeviceGraph();
     AddOutputs();
+    AddIndexFlag();
     return std::move(split_);
   }
 
@@ -406,6 +149,7 @@ class PartsMaker {
   static std::string CrossingName(size_t index) {
     return "millpond_crossing_" + std::to_string(index);
   }
+  static std::string CheckName(size_t index) { return "millpond_check_" + std::to_string(index); }
   static std::string CountName(size_t index) { return "millpond_count_" + std::to_string(index); }
 
   std::optional<size_t> InputOf(int number) const {
@@ -503,8 +247,76 @@ class PartsMaker {
                split_.device.inputs.front(), &device);
     }
     for (size_t i = 0; i < graph_.size(); ++i) {
-      if (cut_.is_on_device[i]) AddDeviceNode(static_cast<int>(i), &device);
+      const int number = static_cast<int>(i);
+      if (!cut_.is_on_device[i]) continue;
+      AddDeviceNode(number, &device);
+      NoteVariable(number);
+      split_.needs_exact_rows = split_.needs_exact_rows || IsModule(graph_.node(number));
+      const auto& check = graph_.index_check(number);
+      if (check) in_range_ = AddIndexCheck(*check, CheckName(i), in_range_, &device);
     }
+  }
+
+  void NoteVariable(int number) {
+    const Node& node = graph_.node(number);
+    if (node.type_string() != kHandleOp) return;
+    DataType dtype = tensorflow::DT_INVALID;
+    tensorflow::PartialTensorShape shape;
+    GetNodeAttr(node.attrs(), "dtype", &dtype).IgnoreError();
+    GetNodeAttr(node.attrs(), "shape", &shape).IgnoreError();
+    SignatureSplit::Variable& variable = split_.variables[graph_.VariableOf(number)];
+    variable.bytes = shape.num_elements() * tensorflow::DataTypeSize(dtype);
+    variable.is_table = IsOnlyLookedUp(number);
+  }
+
+  // Returns true if all nodes of the device part that read a variable look rows up in it.
+  bool IsOnlyLookedUp(int handle) const {
+    const std::vector<CutNode>& nodes = graph_.cut_nodes();
+    std::set<int> carriers = {handle};
+    for (size_t i = 0; i < graph_.size(); ++i) {
+      const int number = static_cast<int>(i);
+      if (!cut_.is_on_device[i]) continue;
+      for (size_t input = 0; input < nodes[i].inputs.size(); ++input) {
+        if (carriers.count(nodes[i].inputs[input].node) == 0) continue;
+        if (graph_.IsCarrier(number)) {
+          carriers.insert(number);
+        } else if (input > 0 || !LooksUp(graph_.node(number).type_string())) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  // Adds nodes that say for each row whether its indices are right. Returns the one that says
+  // whether those of `before` are right too; "" is none before.
+  std::string AddIndexCheck(const IndexCheck& check, const std::string& name,
+                            const std::string& before, GraphDef* device) const {
+    const DataType dtype = graph_.dtype(check.indices);
+    const std::string indices = DeviceTensor(check.indices);
+    const auto rank = static_cast<int64_t>(graph_.dims(check.indices)->size());
+    Dims axes;
+    for (int64_t axis = 1; axis < rank; ++axis) axes.push_back(axis);
+    const bool is_tuple = check.sizes.size() > 1;
+    AddIntegers(name + "/zero", dtype, {}, {0}, device);
+    AddIntegers(name + "/sizes", dtype,
+                is_tuple ? Dims{static_cast<int64_t>(check.sizes.size())} : Dims(), check.sizes,
+                device);
+    AddIntegers(name + "/axes", tensorflow::DT_INT32, {rank - 1}, axes, device);
+    AddPair(name + "/at_least", "GreaterEqual", dtype, indices, name + "/zero", device);
+    AddPair(name + "/below", "Less", dtype, indices, name + "/sizes", device);
+    AddPair(name + "/right", "LogicalAnd", {}, name + "/at_least", name + "/below", device);
+    NodeDef* const all = AddPair(name + "/all", "All", {}, name + "/right", name + "/axes", device);
+    (*all->mutable_attr())["Tidx"].set_type(tensorflow::DT_INT32);
+    if (before.empty()) return name + "/all";
+    AddPair(name + "/both", "LogicalAnd", {}, before, name + "/all", device);
+    return name + "/both";
+  }
+
+  std::string DeviceTensor(const NodeOutput& tensor) const {
+    const auto taken = taken_.find(tensor);
+    if (taken != taken_.end()) return taken->second;
+    return TensorName(graph_.node(tensor.node).name(), tensor.output);
   }
 
   void AddDeviceNode(int number, GraphDef* device) {
@@ -515,8 +327,7 @@ class PartsMaker {
         if (cut_.is_on_device[graph_.NumberOf(NodeOf(input))]) node.add_input(input);
         continue;
       }
-      const auto taken = taken_.find(graph_.OutputOf(input));
-      node.add_input(taken == taken_.end() ? input : taken->second);
+      node.add_input(DeviceTensor(graph_.OutputOf(input)));
     }
     *device->add_node() = std::move(node);
   }
@@ -536,6 +347,14 @@ class PartsMaker {
     }
   }
 
+  void AddIndexFlag() {
+    split_.has_index_check = !in_range_.empty();
+    if (!split_.has_index_check) return;
+    split_.device.outputs.push_back(SpecOf("in_range", TensorName(in_range_, 0),
+                                           tensorflow::DT_BOOL,
+                                           Dims{tensor::TensorSpec::kUnknownSize}));
+  }
+
   const NumberedGraph& graph_;
   const GraphCut& cut_;
   const FlatSignature& flat_;
@@ -543,6 +362,7 @@ class PartsMaker {
   const std::string prefix_;
   std::unordered_map<std::string, std::string> ops_;  // of the model's nodes
   std::map<NodeOutput, std::string> taken_;           // in the device part, by their source
+  std::string in_range_;  // the node that says of each row whether its indices are right
   SignatureSplit split_;
 };
 
@@ -550,7 +370,7 @@ class PartsMaker {
 std::string WhyNot(const NumberedGraph& graph, const GraphCut& cut,
                    const tensor::Signature& signature) {
   const std::vector<NodeOutput>& outputs = graph.outputs();
-  const std::vector<CutNode> nodes = graph.CutNodes();
+  const std::vector<CutNode>& nodes = graph.cut_nodes();
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (cut.is_output_on_device[i]) continue;
     std::deque<int> next = {outputs[i].node};
@@ -583,12 +403,12 @@ SignatureSplit& SignatureSplit::operator=(SignatureSplit&&) noexcept = default;
 
 StatusOr<SignatureSplit> SplitSignature(const tensorflow::MetaGraphDef& meta_graph,
                                         const tensor::Signature& signature,
-                                        const std::string& prefix, const HostNodes& barred) {
+                                        const std::string& prefix, const SplitLimits& limits) {
   const StatusOr<FlatSignature> flat = FlatSignature::Make(meta_graph, signature);
   if (!flat.ok()) return flat.status();
-  NumberedGraph graph(flat.value(), signature, barred);
+  NumberedGraph graph(flat.value(), signature, limits);
   MILLPOND_RETURN_IF_ERROR(graph.Number());
-  std::vector<CutNode> nodes = graph.CutNodes();
+  std::vector<CutNode> nodes = graph.cut_nodes();
   const std::vector<NodeOutput>& outputs = graph.outputs();
   const std::vector<int> effects = graph.Effects();
   GraphCut cut = CutGraph(nodes, outputs, effects);

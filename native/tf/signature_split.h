@@ -10,6 +10,8 @@
 
 #include "native/base/status.h"
 #include "native/tensor/signature.h"
+#include "native/tf/resource_reads.h"
+#include "native/tf/split_limits.h"
 
 namespace tensorflow {
 class GraphDef;
@@ -51,21 +53,31 @@ struct SignatureSplit {
   tensor::Signature host;  // without outputs: the signature has no host part
   // Each output of the signature: of the device part (first), or of the host part.
   std::vector<Origin> outputs;
+  // True if the last output of the device part, which is none of the signature's, says of each row
+  // whether its indices are within their tables. The CPU refuses others, and XLA takes them.
+  bool has_index_check = false;
+
+  // True if the graph does not show that the rows of the device part are independent: it may run
+  // for just the rows that a request has.
+  bool needs_exact_rows = false;
 
   // The ops for whose sake there is a host part, sorted.
   std::set<std::string> host_ops;
+  // The variables of the device part.
+  struct Variable {
+    int64_t bytes = 0;
+    bool is_table = false;  // only look-ups read it
+  };
+  std::map<ResourceKey, Variable> variables;
 
   bool has_host_part() const { return !host.outputs.empty(); }
 };
 
-// The reasons why nodes stay on the host, by their names.
-using HostNodes = std::map<std::string, std::string>;
-
 // Splits a signature of a model. `prefix` begins the names of the nodes that the host part adds.
-// `barred` are nodes of the split graph that must stay on the host. Returns UNIMPLEMENTED if there
+// Returns UNIMPLEMENTED if there
 // is no device part, with the node that is in its way. Cost: about 20 us a node.
 base::StatusOr<SignatureSplit> SplitSignature(const tensorflow::MetaGraphDef& meta_graph,
                                               const tensor::Signature& signature,
-                                              const std::string& prefix, const HostNodes& barred);
+                                              const std::string& prefix, const SplitLimits& limits);
 
 }  // namespace millpond::tf

@@ -1,5 +1,6 @@
 #include "native/tf/split_runner.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "native/tf/tensor_storage.h"
@@ -13,6 +14,11 @@ void Append(const SignatureSplit::Origin& origin, const tensor::TensorList& firs
             const tensor::TensorList& second, tensor::TensorList* to) {
   const tensor::TensorList& from = origin.is_first ? first : second;
   to->storage().tensors.push_back(from.storage().tensors[origin.index]);
+}
+
+bool AreAllTrue(const tensorflow::Tensor& flags) {
+  const auto flat = flags.flat<bool>();
+  return std::all_of(flat.data(), flat.data() + flat.size(), [](bool flag) { return flag; });
 }
 
 }  // namespace
@@ -38,6 +44,9 @@ base::Status SplitRunner::RunParts(const tensor::OutputSet& outputs,
   tensor::TensorList computed;
   const auto all = tensor::OutputSet::All(split_.device.outputs.size());
   MILLPOND_RETURN_IF_ERROR(device_->Run(all, crossing, &computed));
+  if (split_.has_index_check && !AreAllTrue(computed.storage().tensors.back())) {
+    return base::InvalidArgument("an index is beyond its table");  // the CPU says which
+  }
   result->storage().tensors.clear();
   for (size_t i = 0; i < split_.outputs.size(); ++i) {
     if (outputs.Contains(i)) Append(split_.outputs[i], computed, made, result);

@@ -1,8 +1,11 @@
 #include "native/tf/xla_capability.h"
 
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "native/tf/buffer_type.h"
+#include "native/tf/failing_ops.h"
 #include "native/tf/handle_search.h"
 #include "tensorflow/compiler/jit/compilability_check_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
@@ -38,10 +41,6 @@ RecursiveCompilabilityChecker::OperationFilter Filter() {
   return filter;
 }
 
-bool MayFailRequests(const std::string& op) {
-  return op == "Assert" || op == "CheckNumerics" || op == "CheckNumericsV2";
-}
-
 // Returns true for types of data that programs take, and for those that stay within a program.
 bool IsCompiled(DataType dtype) {
   return BufferType(dtype) != PJRT_Buffer_Type_INVALID || dtype == tensorflow::DT_RESOURCE ||
@@ -65,7 +64,8 @@ std::string WhyNotVariable(const Node& handle) {
 
 struct XlaCapability::Checker {
   explicit Checker(const tensorflow::FunctionLibraryDefinition& functions)
-      : runtime(nullptr, tensorflow::Env::Default(), nullptr, TF_GRAPH_DEF_VERSION, &functions,
+      : functions(functions),
+        runtime(nullptr, tensorflow::Env::Default(), nullptr, TF_GRAPH_DEF_VERSION, &functions,
                 tensorflow::OptimizerOptions()),
         checker(Filter(), tensorflow::DeviceType(kDeviceType)) {}
 
@@ -74,6 +74,35 @@ struct XlaCapability::Checker {
         node, runtime.GetFLR(tensorflow::ProcessFunctionLibraryRuntime::kDefaultFLRDevice));
   }
 
+  // Returns the op in the functions of a node that may fail requests, "" if there is none.
+  std::string FindCheckIn(const tensorflow::NodeDef& node) {
+    std::vector<std::string> called;
+    for (const auto& [name, attribute] : node.attr()) {
+      if (attribute.has_func()) called.push_back(attribute.func().name());
+      for (const auto& function : attribute.list().func()) called.push_back(function.name());
+    }
+    for (const std::string& function : called) {
+      const std::string check = FindCheck(function);
+      if (!check.empty()) return check;
+    }
+    return "";
+  }
+
+  std::string FindCheck(const std::string& name) {
+    const auto [known, is_new] = checks.emplace(name, "");
+    const tensorflow::FunctionDef* const function = is_new ? functions.Find(name) : nullptr;
+    if (function == nullptr) return known->second;
+    std::string check;
+    for (const tensorflow::NodeDef& node : function->node_def()) {
+      const bool fails = ChecksValues(node.op()) || LooksUp(node.op()) || ChecksSecondOperand(node);
+      check = fails ? node.op() : FindCheckIn(node);
+      if (!check.empty()) break;
+    }
+    return checks[name] = check;
+  }
+
+  const tensorflow::FunctionLibraryDefinition& functions;
+  std::map<std::string, std::string> checks;  // by the name of the function
   tensorflow::ProcessFunctionLibraryRuntime runtime;
   const RecursiveCompilabilityChecker checker;
 };
@@ -86,14 +115,17 @@ XlaCapability::~XlaCapability() = default;
 
 std::string XlaCapability::WhyNot(const Node& node) const {
   if (node.type_string() == kHandleOp) return WhyNotVariable(node);
-  if (MayFailRequests(node.type_string())) return "may fail requests, and XLA leaves it out";
+  if (ChecksValues(node.type_string())) return "may fail requests, and XLA does not";
   for (const auto* types : {&node.input_types(), &node.output_types()}) {
     for (const DataType dtype : *types) {
       if (!IsCompiled(dtype)) return "has values of " + tensorflow::DataTypeString(dtype);
     }
   }
   if (node.type_string() == "NoOp") return "";
-  return checker_->IsCompilable(node) ? "" : "XLA cannot compile";
+  if (!checker_->IsCompilable(node)) return "XLA cannot compile";
+  const std::string check = checker_->FindCheckIn(node.def());
+  if (check.empty()) return "";
+  return "calls a function with " + check + ", which may fail requests, and XLA does not";
 }
 
 }  // namespace millpond::tf

@@ -218,10 +218,16 @@ def _batching_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]
 
 
 def _accelerator_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line for each signature of a version that has programs for the accelerator.
+    """Yields a line for each signature of a version that has programs for the accelerator, or has none.
 
     Servers of earlier releases do not send "accelerator".
     """
+    for signature in version.get("accelerator_signatures", ()):
+        parts = [*signature["cpu_ops"], *signature["cpu_tables"]]
+        if reason := signature["reason"]:
+            yield f"{subject}: signature {signature['signature']} runs on the CPU: {_one_line(reason)}"
+        elif parts:
+            yield f"{subject}: signature {signature['signature']} runs on the CPU in part: {', '.join(parts)}"
     for runs in version.get("accelerator", ()):
         rows = f"{runs['row_count']:,} rows and {runs['padding_row_count']:,} of padding"
         done = f"{runs['run_count']:,} runs, {rows}" if runs["run_count"] else "no run yet"

@@ -51,6 +51,17 @@ class Platform(Enum):
     """The accelerator. A version of which no signature can run there is refused."""
 
 
+class TablePlace(Enum):
+    """The place of the tables in which signatures on an accelerator look rows up."""
+
+    AUTO = "auto"
+    """The accelerator, as far as they fit. The largest stay in the server's memory if they do not."""
+    HOST = "host"
+    """The server's memory: the CPU looks up, and the rows travel."""
+    DEVICE = "device"
+    """The accelerator. A version whose tables do not fit runs on the CPU."""
+
+
 class BatchingChoice(Enum):
     """If requests for a model share runs."""
 
@@ -271,6 +282,8 @@ class ModelSettings:
     input_shapes: InputShapes = InputShapes.AS_FLAG
     # Applies to versions whose load starts after a change.
     platform: Platform = Platform.AUTO
+    # Applies to versions whose load starts after a change.
+    accelerator_tables: TablePlace = TablePlace.AUTO
     # Applies to versions whose load starts after a change.
     batching: BatchingSettings = field(default_factory=BatchingSettings)
     canary: CanarySettings = field(default_factory=CanarySettings)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from serving.data_plane.servables import ArenaRemains, Servable
+from serving.data_plane.servables import AcceleratedSignature, ArenaRemains, Servable
 
 
 @dataclass(frozen=True)
@@ -131,21 +131,6 @@ class MissingKernel:
     """True if every request needs the node's kernel, even if it takes another branch, unless
     TensorFlow leaves the branch out.
     """
-
-
-@dataclass(frozen=True)
-class AcceleratedSignature:
-    """A signature of a version that has an accelerator, and whether it runs there."""
-
-    name: str
-    rows: Sequence[int]
-    """The numbers of rows that it is compiled for. Empty: it runs on the CPU."""
-
-    reason: str
-    """Why it runs on the CPU; "" if it does not."""
-
-    host_ops: Sequence[str]
-    """The ops for whose sake a part of it runs on the CPU, before the accelerator. Empty: all of it runs there."""
 
 
 @dataclass(frozen=True)
@@ -305,14 +290,20 @@ class SavedModelLoad(Protocol):
         """
 
     def use_accelerator(
-        self, accelerator: Any, rows: Sequence[int], cache_directory: str, only_if_worth: bool
+        self,
+        accelerator: Any,
+        rows: Sequence[int],
+        cache_directory: str,
+        only_if_worth: bool,
+        tables: str,
     ) -> Sequence[AcceleratedSignature]:
         """Compiles the signatures that can run on `accelerator` for it, and copies their variables there.
 
         What XLA cannot compile of a signature stays on the CPU, and runs before the rest. There is one program
         for each of `rows`, and requests are filled up to the next one. With `only_if_worth` a signature stays
-        on the CPU if the way to the accelerator would take longer than its products of matrices. Programs are
-        kept in `cache_directory`, unless it is "". It takes 0.2 to 1 s for each program that is not there.
+        on the CPU if the way to the accelerator would take longer than its products of matrices. `tables` is the
+        place of the tables of look-ups: "auto", "host" or "device" (`TablePlace`). Programs are kept in
+        `cache_directory`, unless it is "". It takes 0.2 to 1 s for each program that is not there.
         Optional: between `run_init` and `make_callables`.
 
         Raises RESOURCE_EXHAUSTED if the variables do not fit the accelerator, UNIMPLEMENTED if requests may

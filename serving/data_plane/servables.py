@@ -160,6 +160,24 @@ class AcceleratorRuns:
         return computed - sum(self.row_counts)
 
 
+@dataclass(frozen=True)
+class AcceleratedSignature:
+    """A signature of a version that has an accelerator, and whether it runs there."""
+
+    name: str
+    rows: Sequence[int]
+    """The numbers of rows that it is compiled for. Empty: it runs on the CPU."""
+
+    reason: str
+    """Why it runs on the CPU; "" if it does not."""
+
+    host_ops: Sequence[str]
+    """The ops for whose sake a part of it runs on the CPU, before the accelerator. Empty: all of it runs there."""
+
+    host_tables: Sequence[str]
+    """The variables that stay in the server's memory although they could be on the accelerator."""
+
+
 class Servable(Protocol):
     """One loaded version. `SavedModelLoad.finish` makes it, and `destroy` frees it.
 
@@ -280,6 +298,9 @@ class Servable(Protocol):
 
     def accelerator_runs(self) -> Sequence[AcceleratorRuns]:
         """Counts the runs of each signature that has programs for an accelerator."""
+
+    def accelerator_signatures(self) -> Sequence[AcceleratedSignature]:
+        """The signatures of a version that was loaded for an accelerator, and where each runs."""
 
     def seal_arena(self) -> bool:
         """Makes the slab read-only, once the version is warm.

@@ -10,8 +10,10 @@ from pathlib import Path
 import structlog
 
 from serving.base.errors import FailedPrecondition, InvalidConfig
+from serving.core.model_settings import TablePlace
 from serving.core.servable import ServableId
-from serving.data_plane.loads import AcceleratedSignature, Accelerator, SavedModelLoad
+from serving.data_plane.loads import Accelerator, SavedModelLoad
+from serving.data_plane.servables import AcceleratedSignature
 
 _log = structlog.get_logger(__name__)
 
@@ -74,6 +76,7 @@ class AcceleratorUse:
         load: SavedModelLoad,
         *,
         is_needed: bool,
+        tables: TablePlace,
         status_error: type[Exception],
     ) -> None:
         """Compiles the version for the accelerator, and logs which signatures run there and why others do not.
@@ -83,7 +86,7 @@ class AcceleratorUse:
         """
         try:
             signatures = load.use_accelerator(
-                self.accelerator, self.rows, self.cache_directory, not is_needed
+                self.accelerator, self.rows, self.cache_directory, not is_needed, tables.value
             )
         except status_error as error:
             if is_needed:
@@ -111,6 +114,7 @@ def _report(servable_id: ServableId, signature: AcceleratedSignature) -> None:
         signature=signature.name,
         rows=list(signature.rows),
         cpu_ops=list(signature.host_ops),
+        cpu_tables=list(signature.host_tables),
     )
 
 

@@ -171,6 +171,7 @@ class CheckedLoad:
                     self._id,
                     load,
                     is_needed=self._settings.platform is Platform.PJRT,
+                    tables=self._settings.accelerator_tables,
                     status_error=self._plane.StatusError,
                 )
         with self._stage(LoadStage.MAKE_CALLABLES):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from serving.core.cancellation import Cancellation
-from serving.core.model_settings import GateSettings, Platform
+from serving.core.model_settings import GateSettings, Platform, TablePlace
 from serving.core.servable import GateVerdict, LoadStage, ServableId
 from serving.data_plane.loads import BatchSettings
 from serving.data_plane.request_log import RequestLog
@@ -104,3 +104,4 @@ class LoadSettings:
     # None: all versions run on the CPU.
     accelerator: AcceleratorUse | None = None
     platform: Platform = Platform.AUTO
+    accelerator_tables: TablePlace = TablePlace.AUTO

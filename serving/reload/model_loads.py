@@ -87,6 +87,7 @@ class ModelLoads:
             batching=partial(self._batching.of_version, model.name, model.settings.batching),
             has_strict_input_shapes=self._has_strict_input_shapes(model.settings),
             platform=model.settings.platform,
+            accelerator_tables=model.settings.accelerator_tables,
         )
 
     def _has_strict_input_shapes(self, settings: ModelSettings) -> bool:

@@ -17,7 +17,13 @@ from serving.base.json_requests import parse_object
 from serving.core.blocked_versions import as_rows
 from serving.core.operator_api import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK, Rollback
 from serving.core.servable import ServableStatus
-from serving.data_plane.servables import CPU_REASONS, AcceleratorRuns, Servable, SignatureBatching
+from serving.data_plane.servables import (
+    CPU_REASONS,
+    AcceleratedSignature,
+    AcceleratorRuns,
+    Servable,
+    SignatureBatching,
+)
 from serving.manager.blocked_version_file import BlockedVersionKeeper
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.streams import Streams
@@ -183,6 +189,7 @@ def _figures(servable: Servable) -> dict[str, Any]:
         statistics, arena = servable.statistics(), servable.arena_statistics()
         batching = servable.batching()
         accelerator_bytes, runs = servable.accelerator_bytes, servable.accelerator_runs()
+        accelerated = servable.accelerator_signatures()
     except Exception:  # noqa: BLE001 (it may be in destruction)
         return {}
     return {
@@ -193,6 +200,17 @@ def _figures(servable: Servable) -> dict[str, Any]:
         "batching": [_batching(state) for state in batching],
         "accelerator_bytes": accelerator_bytes,
         "accelerator": [_accelerator(item) for item in runs],
+        "accelerator_signatures": [_accelerated(signature) for signature in accelerated],
+    }
+
+
+def _accelerated(signature: AcceleratedSignature) -> dict[str, Any]:
+    """The parts of a signature that run on the CPU, or the reason why all of it does."""
+    return {
+        "signature": signature.name,
+        "reason": signature.reason,
+        "cpu_ops": list(signature.host_ops),
+        "cpu_tables": list(signature.host_tables),
     }
 
 

@@ -43,6 +43,30 @@ def export_counting(directory: Path) -> None:
     tf.saved_model.save(module, str(directory), signatures={"serving_default": signature})
 
 
+def export_layers(directory: Path) -> None:
+    """Exports two layers as one module of StableHLO for any number of rows; the weights are variables."""
+    import jax.numpy as jnp  # type: ignore[import-not-found]
+    import tensorflow as tf
+    from jax.experimental import jax2tf
+
+    module = tf.Module()
+    module.first = tf.Variable(tf.reshape(tf.range(32.0) / 50, [4, 8]))
+    module.second = tf.Variable(tf.reshape(tf.range(16.0) / 20, [8, 2]))
+    layers = jax2tf.convert(
+        lambda first, second, x: jnp.tanh(x @ first) @ second,
+        polymorphic_shapes=[None, None, "(rows, 4)"],
+        with_gradient=False,
+    )
+
+    def serving_default(x: Any) -> dict[str, Any]:
+        return {"output_0": layers(module.first, module.second, x)}
+
+    x = tf.TensorSpec([None, 4], tf.float32, name="x")
+    signature = tf.function(serving_default, autograph=False).get_concrete_function(x)
+    tf.saved_model.save(module, str(directory), signatures={"serving_default": signature})
+
+
 if __name__ == "__main__":
     export_normalized(Path(sys.argv[1], "normalized"))
     export_counting(Path(sys.argv[1], "counting"))
+    export_layers(Path(sys.argv[1], "layers"))

@@ -64,6 +64,15 @@ def exported_by(module: str, *words: str, python: str = sys.executable) -> Calla
     return make
 
 
+def kept_jax_exports() -> Path:
+    """The directory of the exports of jax_exports.py."""
+    python = REPOSITORY / "build" / "jax" / "bin" / "python"
+    assert python.exists(), "make build/jax/.installed"
+    exporter = exported_by("tests.integration.jax_exports", python=str(python))
+    packages = (REPOSITORY / "pyproject.toml").read_text()
+    return kept_export("jax", exporter, ("tests/integration/jax_exports.py",), stamp=packages)
+
+
 DROP_IN_SOURCES = (
     *(
         f"tests/integration/drop_in/export_{name}.py"

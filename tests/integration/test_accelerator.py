@@ -18,7 +18,7 @@ from serving.core.servable import END
 from serving.monitoring.metrics_routes import PATHS
 from tests.integration.clients import array, caller_to, predict_request
 from tests.integration.exports import drop, let_settle
-from tests.integration.kept_exports import exported_by, kept_export
+from tests.integration.kept_exports import exported_by, kept_export, kept_jax_exports
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.odd_exports import save
 from tests.integration.processes import millpond
@@ -26,6 +26,17 @@ from tests.integration.processes import millpond
 TABLE_ROWS = 500
 X = np.array([1, 4], np.float32)
 ROW_COUNTS = (1, 2, 4, 5, 8, 9, 16, 33)
+
+
+LOOKED_UP_ROWS = 20
+
+
+def looked_up_answer(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The answer of the model `looked_up`, whose table and weights count upwards."""
+    table = np.arange(LOOKED_UP_ROWS * 4, dtype=np.float32).reshape(-1, 4) / 100
+    weights = np.arange(8 * 3, dtype=np.float32).reshape(8, 3) / 10
+    answer: np.ndarray[Any, Any] = table[ids].reshape(-1, 8) @ weights
+    return answer
 
 
 def plugin_path() -> Path:
@@ -202,6 +213,46 @@ def test_random_graphs_answer_as_tensorflow_does(host: ModelHost, random_graphs:
     assert len(split) >= 8
 
 
+def test_an_index_beyond_a_table_is_refused(host: ModelHost, looked_up: Path) -> None:
+    model = host.model(prefix="looked_up", settings={"platform": "pjrt"}).serve(looked_up)
+    assert not model.wait_for_log("signature_on_accelerator", version=1)["cpu_ops"]
+    ids = np.array([[0, 1], [2, 3], [LOOKED_UP_ROWS - 1, 0]])
+    with caller_to(model.server.target) as caller:
+        answer = array(caller.predict(predict_request(model.name, {"ids": ids})).outputs["y"])
+        assert answer == pytest.approx(looked_up_answer(ids), abs=1e-5)
+        for wrong in (-1, LOOKED_UP_ROWS):
+            ids[1, 1] = wrong
+            with pytest.raises(grpc.RpcError, match=f"{wrong} is not in") as refused:
+                caller.predict(predict_request(model.name, {"ids": ids}))
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(("tables", "is_on_cpu"), [("device", False), ("host", True)])
+def test_the_tables_are_where_the_settings_say(
+    host: ModelHost, ctr: Mapping[int, Path], tables: str, is_on_cpu: bool
+) -> None:
+    model = host.model(prefix="ctr", settings={"accelerator_tables": tables}).serve(ctr[1])
+    line = model.wait_for_log("signature_on_accelerator", version=1)
+    assert len(line["cpu_tables"]) == (26 if is_on_cpu else 0)
+    assert ("ResourceGather" in line["cpu_ops"]) == is_on_cpu
+    assert_answers_of(model, 1, 1)
+
+
+def test_a_module_of_jax_runs_on_the_accelerator(host: ModelHost) -> None:
+    model = host.model(prefix="jax", settings={"platform": "pjrt"})
+    model.serve(kept_jax_exports() / "layers")
+    assert not model.wait_for_log("signature_on_accelerator", version=1)["cpu_ops"]
+    first = np.arange(32, dtype=np.float32).reshape(4, 8) / 50
+    second = np.arange(16, dtype=np.float32).reshape(8, 2) / 20
+    with caller_to(model.server.target) as caller:
+        for rows in ROW_COUNTS:
+            x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
+            answer = array(
+                caller.predict(predict_request(model.name, {"x": x})).outputs["output_0"]
+            )
+            assert answer == pytest.approx(np.tanh(x @ first) @ second, abs=1e-5)
+
+
 def test_a_model_that_needs_the_accelerator_is_refused(host: ModelHost, strings: Path) -> None:
     model = host.model(prefix="strings", settings={"platform": "pjrt"})
     drop(strings, model.base_path, 1)
@@ -243,6 +294,25 @@ def random_graphs() -> Path:
     """The SavedModel and the answers of split_models.py."""
     exporter = exported_by("tests.integration.split_models")
     return kept_export("split", exporter, ("tests/integration/split_models.py",))
+
+
+@pytest.fixture(scope="module")
+def looked_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A look-up of two ids a row, which nothing bounds, and a layer behind it."""
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.table = tf.Variable(tf.reshape(tf.range(LOOKED_UP_ROWS * 4.0) / 100, [-1, 4]))
+    module.weights = tf.Variable(tf.reshape(tf.range(24.0) / 10, [8, 3]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.int64, "ids")])
+    def serve(ids: Any) -> Any:
+        rows = tf.reshape(tf.gather(module.table, ids), [-1, 8])
+        return {"y": tf.matmul(rows, module.weights)}
+
+    directory = tmp_path_factory.mktemp("looked_up") / "1"
+    tf.saved_model.save(module, str(directory), signatures=serve)
+    return let_settle(directory)
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from tests.integration.clients import Caller, array, caller_to, predict_request
-from tests.integration.conftest import REPOSITORY
-from tests.integration.kept_exports import exported_by, kept_export
+from tests.integration.kept_exports import kept_jax_exports
 from tests.integration.model_host import HostedModel, ModelHost
 
-JAX_PYTHON = Path(REPOSITORY) / "build" / "jax" / "bin" / "python"
 ROWS = range(1, 17)
 
 
@@ -34,11 +32,7 @@ def compiled(programs: Path) -> int:
 
 @pytest.fixture(scope="module")
 def exported() -> Path:
-    """The directory of the exports of tests/integration/jax_exports.py."""
-    assert JAX_PYTHON.exists(), "make build/jax/.installed"
-    exporter = exported_by("tests.integration.jax_exports", python=str(JAX_PYTHON))
-    packages = (Path(REPOSITORY) / "pyproject.toml").read_text()
-    return kept_export("jax", exporter, ("tests/integration/jax_exports.py",), stamp=packages)
+    return kept_jax_exports()
 
 
 @pytest.fixture(scope="module")

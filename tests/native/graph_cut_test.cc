@@ -106,6 +106,25 @@ TEST(GraphCut, ACountIsNoPartOfWhatCrosses) {
   EXPECT_EQ(Marked(cut.is_on_host), (Numbers{0}));
 }
 
+TEST(GraphCut, NothingCrossesOnlyToBeCounted) {
+  CutNode count = Kept({{1, 0}}, true);
+  count.outputs = {{Crossing::kAsCount, 0}};
+  const std::vector<CutNode> nodes = {Input(), Input(8), count, Rows({{0, 0}, {2, 0}}, true)};
+  const GraphCut cut = CutGraph(nodes, {{3, 0}}, {});
+  EXPECT_EQ(cut.crossing, (Tensors{{0, 0}}));
+  EXPECT_EQ(cut.counts, (Tensors{{2, 0}}));
+}
+
+TEST(GraphCut, AConstantOfBothPartsIsComputedTwice) {
+  CutNode constant = Constant();
+  constant.outputs = {{Crossing::kAsCount, 0}};
+  const std::vector<CutNode> nodes = {Input(), constant, Rows({{0, 0}, {1, 0}}, false),
+                                      Rows({{1, 0}, {2, 0}}, true)};
+  const GraphCut cut = CutGraph(nodes, {{3, 0}}, {});
+  EXPECT_EQ(Marked(cut.is_on_device), (Numbers{1, 3}));
+  EXPECT_TRUE(cut.counts.empty());
+}
+
 TEST(GraphCut, EffectsAreOnTheHost) {
   const std::vector<CutNode> nodes = {Input(), Rows({{0, 0}}, true), Kept({{1, 0}}, false),
                                       Rows({{0, 0}}, true)};

@@ -21,8 +21,8 @@ tensor::Signature SignatureOf(SavedModelFiles& files) {
   return MakeSignature("serving_default", files.meta_graph().signature_def().at("serving_default"));
 }
 
-base::StatusOr<SignatureSplit> Split(SavedModelFiles& files, const HostNodes& barred = {}) {
-  return SplitSignature(files.meta_graph(), SignatureOf(files), "host/", barred);
+base::StatusOr<SignatureSplit> Split(SavedModelFiles& files, const SplitLimits& limits = {}) {
+  return SplitSignature(files.meta_graph(), SignatureOf(files), "host/", limits);
 }
 
 void DeclareInput(const std::string& name, const std::vector<int64_t>& dims,
@@ -95,7 +95,7 @@ TEST(SignatureSplit, ANodeThatIsBarredStaysOnTheHost) {
   SavedModelFiles files = TwoOutputs();
   auto& signature = (*files.meta_graph().mutable_signature_def())["serving_default"];
   signature.mutable_outputs()->erase("bucket");
-  const auto split = Split(files, {{"score", "is barred"}});
+  const auto split = Split(files, {{{"score", "is barred"}}, {}});
   EXPECT_EQ(split.status().code(), base::Code::kUnimplemented);
   EXPECT_NE(split.status().message().find("node 'score' (Mul), which is barred"), std::string::npos)
       << split.status().message();
@@ -170,6 +170,82 @@ TEST(SignatureSplit, AnAssertionIsPartOfTheHostPart) {
     for (const std::string& input : node.input())
       EXPECT_EQ(input.find("assert"), std::string::npos);
   }
+}
+
+// y = row `id` of a table of 5 rows. With `is_bounded` it is the row of the id modulo 5.
+SavedModelFiles LookUpModel(bool is_bounded) {
+  SavedModelFiles files;
+  files.AddPlaceholder("id", tensorflow::DT_INT64, {-1, 2});
+  tensorflow::Tensor table(tensorflow::DT_FLOAT, {5, 3});
+  table.flat<float>().setConstant(1);
+  files.AddVariable("table", table);
+  files.AddConst("five", tensorflow::Tensor(int64_t{5}));
+  files.AddConst("axis", tensorflow::Tensor(0));
+  files.AddNode("remainder", "FloorMod", {"id", "five"},
+                [](NodeDef* node) { (*node->mutable_attr())["T"].set_type(tensorflow::DT_INT64); });
+  const char* const ids = is_bounded ? "remainder" : "id";
+  files.AddNode("y", "GatherV2", {"table/read", ids, "axis"}, [](NodeDef* node) {
+    (*node->mutable_attr())["Tparams"].set_type(tensorflow::DT_FLOAT);
+    (*node->mutable_attr())["Tindices"].set_type(tensorflow::DT_INT64);
+    (*node->mutable_attr())["Taxis"].set_type(tensorflow::DT_INT32);
+  });
+  files.AddSignature("serving_default", {{"id", "id:0", tensorflow::DT_INT64}},
+                     {{"y", "y:0", tensorflow::DT_FLOAT}});
+  DeclareInput("id", {-1, 2}, &files);
+  return files;
+}
+
+TEST(SignatureSplit, IdsThatNothingBoundsAreChecked) {
+  SavedModelFiles files = LookUpModel(/*is_bounded=*/false);
+  const auto split = Split(files);
+  ASSERT_TRUE(split.ok()) << split.status().message();
+  EXPECT_TRUE(split.value().has_index_check);
+  const auto compiler = HloCompiler::Make(*split.value().device_graph, split.value().device);
+  ASSERT_TRUE(compiler.ok()) << compiler.status().message();
+  const auto program = compiler.value()->Translate(4);
+  ASSERT_TRUE(program.ok()) << program.status().message();
+  EXPECT_EQ(program.value().output_dims, (std::vector<std::vector<int64_t>>{{4, 2, 3}, {4}}));
+}
+
+TEST(SignatureSplit, IdsThatARemainderBoundsAreNotChecked) {
+  SavedModelFiles files = LookUpModel(/*is_bounded=*/true);
+  const auto split = Split(files);
+  ASSERT_TRUE(split.ok()) << split.status().message();
+  EXPECT_FALSE(split.value().has_index_check);
+  ASSERT_EQ(split.value().variables.size(), 1);
+  const auto& [key, variable] = *split.value().variables.begin();
+  EXPECT_EQ(key.name, "table");
+  EXPECT_EQ(variable.bytes, 5 * 3 * 4);
+  EXPECT_TRUE(variable.is_table);
+}
+
+TEST(SignatureSplit, ATableMayStayOnTheHost) {
+  SavedModelFiles files = LookUpModel(/*is_bounded=*/false);
+  files.AddNode("half", "AddV2", {"y", "y"}, SetFloat);
+  auto& signature = (*files.meta_graph().mutable_signature_def())["serving_default"];
+  signature.mutable_outputs()->at("y").set_name("half:0");
+  const auto split = Split(files, {{}, {ResourceKey{"", "table"}}});
+  ASSERT_TRUE(split.ok()) << split.status().message();
+  EXPECT_EQ(split.value().host_ops, (std::set<std::string>{"GatherV2"}));
+  EXPECT_TRUE(split.value().variables.empty());
+  EXPECT_FALSE(split.value().has_index_check);
+  ASSERT_EQ(split.value().device.inputs.size(), 1);
+  EXPECT_EQ(split.value().device.inputs[0].dims, (std::vector<int64_t>{-1, 2, 3}));
+}
+
+TEST(SignatureSplit, ADivisorThatMayBeZeroStaysOnTheHost) {
+  SavedModelFiles files = LookUpModel(/*is_bounded=*/true);
+  auto& graph = *files.meta_graph().mutable_graph_def();
+  for (NodeDef& node : *graph.mutable_node()) {
+    if (node.name() == "remainder") node.set_input(1, "id");
+  }
+  auto& signature = (*files.meta_graph().mutable_signature_def())["serving_default"];
+  signature.mutable_outputs()->at("y").set_name("remainder:0");
+  signature.mutable_outputs()->at("y").set_dtype(tensorflow::DT_INT64);
+  const auto split = Split(files);
+  EXPECT_NE(split.status().message().find("node 'remainder' (FloorMod), which may fail requests"),
+            std::string::npos)
+      << split.status().message();
 }
 
 // The output of TwoOutputs, computed in a function that a function calls.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -102,6 +103,37 @@ TEST_F(SplitRunnerTest, AFailureOfTheDeviceIsAnsweredByTheWhole) {
   device_->error = RefusingRunner().Run(tensor::OutputSet(), tensor::TensorList(), nullptr);
   EXPECT_EQ(Run(tensor::OutputSet::All(3)), (std::vector<float>{2, 3}));
   EXPECT_EQ(host_->run_count, 1);
+}
+
+// The flag of the index check is the last output of the device part.
+class FlagRunner final : public SignatureRunner {
+ public:
+  explicit FlagRunner(const std::vector<bool>& flags) : flags_(flags) {}
+  const base::Status& made() const override { return made_; }
+  base::Status MakeCallable(const tensor::OutputSet&) const override { return {}; }
+  base::Status Run(const tensor::OutputSet&, const tensor::TensorList&,
+                   tensor::TensorList* result) const override {
+    Tensor flags(tensorflow::DT_BOOL, {static_cast<int64_t>(flags_.size())});
+    std::copy(flags_.begin(), flags_.end(), flags.flat<bool>().data());
+    result->storage().tensors = {Tensor(7.0F), Tensor(8.0F), flags};
+    return {};
+  }
+
+ private:
+  const base::Status made_;
+  const std::vector<bool> flags_;
+};
+
+TEST_F(SplitRunnerTest, AWrongIndexIsAnsweredByTheWhole) {
+  split_.has_index_check = true;
+  split_.device.outputs.resize(3);
+  for (const bool is_right : {true, false}) {
+    runner_ = std::make_unique<SplitRunner>(
+        std::make_unique<AddingRunner>(1), std::make_unique<AddingRunner>(10),
+        std::make_unique<FlagRunner>(std::vector<bool>{true, is_right, true}), split_);
+    EXPECT_EQ(Run(tensor::OutputSet::All(3)),
+              is_right ? (std::vector<float>{8, 11, 7}) : (std::vector<float>{2, 3}));
+  }
 }
 
 }  // namespace

@@ -8,8 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.base.errors import FailedPrecondition, InvalidConfig
+from serving.core.model_settings import TablePlace
 from serving.core.servable import ServableId
-from serving.data_plane.loads import AcceleratedSignature
+from serving.data_plane.servables import AcceleratedSignature
 from serving.loading import accelerator_use
 from serving.loading.accelerator_use import (
     AcceleratorUse,
@@ -21,9 +22,15 @@ from tests.unit.fakes.errors import StatusError
 
 USE = AcceleratorUse(accelerator=FakeAccelerator(), rows=(1, 8), cache_directory="")
 RUNS = AcceleratedSignature(
-    name="serving_default", rows=(1, 8), reason="", host_ops=("LookupTableFindV2",)
+    name="serving_default",
+    rows=(1, 8),
+    reason="",
+    host_ops=("LookupTableFindV2",),
+    host_tables=("ids",),
 )
-STAYS = AcceleratedSignature(name="parse", rows=(), reason="op ParseExampleV2", host_ops=())
+STAYS = AcceleratedSignature(
+    name="parse", rows=(), reason="op ParseExampleV2", host_ops=(), host_tables=()
+)
 FULL = StatusError(8, "the fake device is full")
 
 
@@ -31,7 +38,13 @@ def applied(plane: FakePlane, *, is_needed: bool) -> Sequence[Mapping[str, Any]]
     """Applies USE to a load of `plane`, and returns what was logged."""
     load = plane.SavedModelLoad("m", 7, "/models/m/7", ("serve",))
     with capture_logs() as logs:
-        USE.apply(ServableId("m", 7), load, is_needed=is_needed, status_error=StatusError)
+        USE.apply(
+            ServableId("m", 7),
+            load,
+            is_needed=is_needed,
+            tables=TablePlace.AUTO,
+            status_error=StatusError,
+        )
     return logs
 
 
@@ -43,7 +56,7 @@ def test_each_signature_says_where_it_runs() -> None:
         ("parse", "signature_on_cpu", "op ParseExampleV2"),
         ("serving_default", "signature_on_accelerator", None),
     ]
-    assert logs[1]["cpu_ops"] == ["LookupTableFindV2"]
+    assert (logs[1]["cpu_ops"], logs[1]["cpu_tables"]) == (["LookupTableFindV2"], ["ids"])
 
 
 def test_a_full_accelerator_leaves_the_cpu() -> None:

@@ -37,6 +37,7 @@ from serving.commands.status import age_text, print_models, refusal_text, roles
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.operator_api import ALLOW, PROMOTE, ROLLBACK, Rollback, RollbackBlock
 from serving.core.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
+from serving.data_plane.servables import AcceleratedSignature
 from serving.manager.blocked_version_file import BlockedVersionKeeper, NoBlockedVersionKeeper
 from serving.manager.stream import StreamStatus
 from serving.manager.streams import Streams
@@ -476,12 +477,25 @@ def test_status_says_what_ran_on_the_accelerator():
     servable.accelerator_bytes = 12_300_000
     idle = replace(BUSY_RUNS, signature="idle", run_counts=(0, 0), cpu_run_counts=(0, 0, 0, 0))
     servable.runs = [BUSY_RUNS, idle]
+    servable.accelerated = [
+        AcceleratedSignature(
+            name="idle", rows=(1,), reason="", host_ops=("Assert",), host_tables=("ids",)
+        ),
+        AcceleratedSignature(
+            name="parse", rows=(), reason="it has no product", host_ops=(), host_tables=()
+        ),
+        AcceleratedSignature(
+            name="serving_default", rows=(1, 8), reason="", host_ops=(), host_tables=()
+        ),
+    ]
     available = ServableStatus(id=servable.id, state=AVAILABLE)
     admin = admin_service(FakeControl(loaded=[servable]), statuses=[available])
     (model,) = json.loads(admin.list_models(b""))["models"]
     out = io.StringIO()
     print_models({"ctr": model}, 0, out)
     assert out.getvalue().splitlines()[2:] == [
+        "ctr: version 7: signature idle runs on the CPU in part: Assert, ids",
+        "ctr: version 7: signature parse runs on the CPU: it has no product",
         "ctr: version 7: signature serving_default runs on the accelerator (12.3 MB of parameters): 8 runs, "
         "36 rows and 7 of padding; on the CPU: shape 2, memory 1",
         "ctr: version 7: signature idle runs on the accelerator (12.3 MB of parameters): no run yet",

@@ -19,10 +19,10 @@ from serving.base.errors import (
 )
 from serving.base.protos import get_model_metadata_pb2
 from serving.core.cancellation import Cancellation
-from serving.core.model_settings import GateMode, GateSettings, Platform
+from serving.core.model_settings import GateMode, GateSettings, Platform, TablePlace
 from serving.core.servable import LoadStage, ServableId
-from serving.data_plane.loads import AcceleratedSignature, BatchSettings
-from serving.data_plane.servables import ArenaRemains, Servable
+from serving.data_plane.loads import BatchSettings
+from serving.data_plane.servables import AcceleratedSignature, ArenaRemains, Servable
 from serving.loading.accelerator_use import AcceleratorUse
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.batch_records import BatchRecords
@@ -345,7 +345,7 @@ def test_loader_analyzes_rows_for_an_accelerator(version: Path) -> None:
     make_loader(version, plane, accelerator=ACCELERATOR_USE).load(progress)
     steps = ["run_init", "analyze_rows", "use_accelerator", "make_callables"]
     assert plane.steps[-5:-1] == steps
-    assert plane.loads[-1].accelerator_uses == [(ACCELERATOR, (1, 8), "/cache", True)]
+    assert plane.loads[-1].accelerator_uses == [(ACCELERATOR, (1, 8), "/cache", True, "auto")]
     assert any(line.startswith("compile") for line in progress.lines)
 
 
@@ -359,15 +359,23 @@ def test_loader_obeys_platform_tensorflow(version: Path) -> None:
 
 def test_loader_obeys_platform_pjrt(version: Path) -> None:
     plane = FakePlane()
-    loader = make_loader(version, plane, accelerator=ACCELERATOR_USE, platform=Platform.PJRT)
+    loader = make_loader(
+        version,
+        plane,
+        accelerator=ACCELERATOR_USE,
+        platform=Platform.PJRT,
+        accelerator_tables=TablePlace.HOST,
+    )
     with pytest.raises(FailedPrecondition, match="no signature can run on the accelerator"):
         loader.load(FakeProgress())
     assert plane.loads[-1].is_discarded
     plane.accelerated = [
-        AcceleratedSignature(name="serving_default", rows=(1, 8), reason="", host_ops=())
+        AcceleratedSignature(
+            name="serving_default", rows=(1, 8), reason="", host_ops=(), host_tables=()
+        )
     ]
     loader.load(FakeProgress())
-    assert plane.loads[-1].accelerator_uses == [(ACCELERATOR, (1, 8), "/cache", False)]
+    assert plane.loads[-1].accelerator_uses == [(ACCELERATOR, (1, 8), "/cache", False, "host")]
 
 
 def test_loader_proves_batching_after_warm_up(version: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from serving.core.servable import ServableId
 from serving.data_plane.loads import (
-    AcceleratedSignature,
     AcceleratorMemory,
     BatchSettings,
     MemoryPlan,
@@ -18,7 +17,7 @@ from serving.data_plane.loads import (
 )
 from serving.data_plane.plane import RequestMemoryStatistics, RuntimeOptions
 from serving.data_plane.requests import GrpcServerOptions
-from serving.data_plane.servables import ArenaRemains
+from serving.data_plane.servables import AcceleratedSignature, ArenaRemains
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.memory import REQUEST_MEMORY_STATISTICS, SLAB_POOL_STATISTICS
 from tests.unit.fakes.request_log import FakeRecordQueue, FakeRequestLog
@@ -292,7 +291,7 @@ class FakeSavedModelLoad:
         self.tables: dict[str, int] = {}
         self.bytes_per_second: list[int] = []
         self.restore_targets: list[float] = []
-        self.accelerator_uses: list[tuple[object, tuple[int, ...], str, bool]] = []
+        self.accelerator_uses: list[tuple[object, tuple[int, ...], str, bool, str]] = []
         self.batching: BatchSettings | None = None
         self.callables_made: list[bytes] = []
         self.request_statistics: FakeRequestStatistics | None = None
@@ -365,9 +364,10 @@ class FakeSavedModelLoad:
         rows: Sequence[int],
         cache_directory: str,
         only_if_worth: bool,
+        tables: str,
     ) -> list[AcceleratedSignature]:
         self._plane.take_step("use_accelerator")
-        use = (accelerator, tuple(rows), cache_directory, only_if_worth)
+        use = (accelerator, tuple(rows), cache_directory, only_if_worth, tables)
         self.accelerator_uses.append(use)
         return self._plane.accelerated
 

@@ -7,6 +7,7 @@ from typing import Any
 from serving.base.errors import StatusCode
 from serving.core.servable import Routing, ServableId
 from serving.data_plane.servables import (
+    AcceleratedSignature,
     AcceleratorRuns,
     ArenaRemains,
     ArenaStatistics,
@@ -104,6 +105,7 @@ class FakeServable:
         self.remains = ArenaRemains()
         self.arena_overflow_block_count = 0
         self.accelerator_bytes = 0
+        self.accelerated: list[AcceleratedSignature] = []
         self.runs: Sequence[AcceleratorRuns] = ()
         # Set by tests.
         self.arena: ArenaStatistics | None = None
@@ -157,6 +159,9 @@ class FakeServable:
         if self.is_destroyed:
             raise StatusError(9, f"{self.id} is destroyed")
         return self.runs
+
+    def accelerator_signatures(self) -> Sequence[AcceleratedSignature]:
+        return self.accelerated
 
     def seal_arena(self) -> bool:
         assert not self.is_destroyed

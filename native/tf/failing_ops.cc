@@ -1,0 +1,62 @@
+#include "native/tf/failing_ops.h"
+
+#include <unordered_set>
+
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace millpond::tf {
+namespace {
+
+using Ops = std::unordered_set<std::string>;
+
+}  // namespace
+
+bool ChecksValues(const std::string& op) {
+  static const auto* const kOps = new Ops{"Assert",
+                                          "BatchToSpace",
+                                          "BatchToSpaceND",
+                                          "Bincount",
+                                          "CheckNumerics",
+                                          "CheckNumericsV2",
+                                          "Cholesky",
+                                          "DenseBincount",
+                                          "DynamicStitch",
+                                          "InvertPermutation",
+                                          "MatrixInverse",
+                                          "MatrixSolve",
+                                          "MatrixTriangularSolve",
+                                          "ParallelDynamicStitch",
+                                          "ScatterNd",
+                                          "SegmentMaxV2",
+                                          "SegmentMinV2",
+                                          "SegmentProdV2",
+                                          "SegmentSumV2",
+                                          "SparseSoftmaxCrossEntropyWithLogits",
+                                          "SparseToDense",
+                                          "TensorScatterAdd",
+                                          "TensorScatterMax",
+                                          "TensorScatterMin",
+                                          "TensorScatterSub",
+                                          "TensorScatterUpdate",
+                                          "UnsortedSegmentMax",
+                                          "UnsortedSegmentMin",
+                                          "UnsortedSegmentProd",
+                                          "UnsortedSegmentSum"};
+  return kOps->count(op) > 0;
+}
+
+bool LooksUp(const std::string& op) {
+  return op == "Gather" || op == "GatherV2" || op == "GatherNd" || op == "ResourceGather" ||
+         op == "ResourceGatherNd";
+}
+
+bool ChecksSecondOperand(const tensorflow::NodeDef& node) {
+  static const auto* const kOps =
+      new Ops{"Div", "FloorDiv", "FloorMod", "Mod", "Pow", "TruncateDiv", "TruncateMod"};
+  const auto type = node.attr().find("T");
+  return kOps->count(node.op()) > 0 && type != node.attr().end() &&
+         tensorflow::DataTypeIsInteger(type->second.type());
+}
+
+}  // namespace millpond::tf

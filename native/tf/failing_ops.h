@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+namespace tensorflow {
+class NodeDef;
+}  // namespace tensorflow
+
+namespace millpond::tf {
+
+// Ops whose CPU kernels refuse some values, where programs of XLA compute something without
+// meaning. So a request that fails on the CPU would be answered by an accelerator.
+
+// Returns true for ops that check their values, and that no range of integers makes safe.
+bool ChecksValues(const std::string& op);
+// Returns true for ops that take rows of a tensor, and refuse an index beyond it.
+bool LooksUp(const std::string& op);
+// Returns true for ops of integers that refuse some second operands: a divisor of 0, or a negative
+// exponent.
+bool ChecksSecondOperand(const tensorflow::NodeDef& node);
+
+}  // namespace millpond::tf
