@@ -319,7 +319,12 @@ void Http1Session::WriteHead(const HeaderList& headers) {
       AppendField(field.name, field.value, &text_);
     }
   }
-  if (state_ == Http1State::kLastAnswer) AppendField(kConnection, "close", &text_);
+  if (state_ == Http1State::kLastAnswer) {
+    AppendField(kConnection, "close", &text_);
+  } else if (parser_.http_minor == 0) {
+    // A client of HTTP/1.0 that reads no such field waits for the end of the connection.
+    AppendField(kConnection, "keep-alive", &text_);
+  }
   text_ += "\r\n";
 }
 

@@ -290,6 +290,8 @@ std::vector<Case> Cases() {
 
 std::string NameOf(const ::testing::TestParamInfo<Case>& info) { return info.param.name; }
 
+using Http1ConnectionTest = testing::HttpServerTest;
+
 class Http1ConformanceTest : public testing::HttpServerTest,
                              public ::testing::WithParamInterface<Case> {
  protected:
@@ -321,6 +323,20 @@ TEST_P(Http1ConformanceTest, EachByteAloneIsAnsweredAlike) {
   RawHttp1 client(port());
   client.SendEachByte(GetParam().sent);
   Check(&client);
+}
+
+TEST_F(Http1ConnectionTest, AClientOf10IsToldThatItsConnectionStays) {
+  Start();
+  RawHttp1 client(port());
+  for (int i = 0; i < 2; ++i) {
+    client.Send("GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    EXPECT_EQ(client.Next().Header("connection"), "keep-alive");
+  }
+  client.Send(kGet);
+  EXPECT_EQ(client.Next().Header("connection"), "");
+  client.Send("GET /healthz HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(client.Next().Header("connection"), "close");
+  EXPECT_TRUE(client.IsClosed());
 }
 
 INSTANTIATE_TEST_SUITE_P(Rfc9112, Http1ConformanceTest, ::testing::ValuesIn(Cases()), NameOf);
