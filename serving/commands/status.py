@@ -66,7 +66,7 @@ def print_models(
         for name in models
         for row in _rows(name, models[name], now_wall_ns)
     ]
-    remarks = [line for name in models for line in _remarks(name, models[name])]
+    remarks = [line for name in models for line in _remarks(name, models[name], now_wall_ns)]
     remarks = [printable(line) for line in (*remarks, *server_remarks)]
     if not stream.isatty():
         for row in (_COLUMNS, *rows, *((line,) for line in remarks)):
@@ -179,8 +179,8 @@ def _remark(version: Mapping[str, Any]) -> str:
     return f"in {version['stage']}" if version.get("stage") else ""
 
 
-def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
-    """The remarks about a model: memory, canary, labels, batches, blocked versions, notes of its source."""
+def _remarks(name: str, model: Mapping[str, Any], now_wall_ns: int) -> list[str]:
+    """The remarks about a model: memory, canary, labels, batches, blocked versions, notes of its source, its log."""
     lines = []
     if reason := model.get("unload_first_reason"):
         lines.append(f"{name}: the old version is unloaded first: {reason}")
@@ -198,7 +198,28 @@ def _remarks(name: str, model: Mapping[str, Any]) -> list[str]:
         for row in _blocked(model)
         if row["version"] not in shown
     ]
-    return lines + [_note_text(name, note) for note in model.get("notes", ())]
+    lines += [_note_text(name, note) for note in model.get("notes", ())]
+    # Servers of earlier releases do not send "request_log".
+    if log := model.get("request_log"):
+        lines.append(_log_text(name, log, now_wall_ns))
+    return lines
+
+
+def _log_text(name: str, log: Mapping[str, Any], now_wall_ns: int) -> str:
+    """A line about a request log that is or was on: its records, the files that wait, and the last error."""
+    where = f"to {log['filename_prefix']}" if log["filename_prefix"] else "is off"
+    parts = [
+        f"{log['written_count']:,} records written ({log['byte_count'] / _BYTES_PER_MB:,.1f} MB), "
+        f"{log['dropped_count']:,} dropped, {log['pending_count']:,} pending"
+    ]
+    if log["waiting_file_count"]:
+        parts.append(f"{log['waiting_file_count']:,} files wait for their upload")
+    if log["lost_file_count"]:
+        parts.append(f"{log['lost_file_count']:,} files were deleted unsent")
+    if log["last_error"]:
+        age = age_text((now_wall_ns - log["last_error_wall_ns"]) / NS_PER_SECOND)
+        parts.append(f"last error {age} ago: {log['last_error']}")
+    return _one_line(f"{name}: request log {where}: {'; '.join(parts)}")
 
 
 def _batching_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from serving.monitoring.page_points import latency_json, points_json
 from serving.monitoring.request_metrics import WINDOW_SECONDS
 from serving.monitoring.swap_record import SwapRecord, SwapResult, record_document
 from serving.reload.served_models import ServedModels
+from serving.request_log.request_logs import RequestLogFigures, log_document
 
 LISTED_SWAP_COUNT_MAX = 20
 """The number of swaps that are sent with their stages. The charts mark all remembered swaps."""
@@ -85,6 +86,7 @@ class PageData:
             "points": points,
             "codes": codes_json(self._parts.requests.model_methods(), question.model),
             "versions": self._versions(statuses, question.model),
+            "request_logs": logs_json(self._parts.request_logs.figures(), question.model),
             "stuck": sorted(self._parts.pollers.stuck_keys)[:WAITING_MODEL_COUNT_MAX],
             **waiting_json(reasons, self._parts.served, question.model),
         }
@@ -157,6 +159,15 @@ def waiting_json(reasons: Reasons, served: ServedModels, model: str | None) -> d
             for name, reason in waiting[:WAITING_MODEL_COUNT_MAX]
         ],
     }
+
+
+def logs_json(logs: Mapping[str, RequestLogFigures], model: str | None) -> list[dict[str, Any]]:
+    """Returns the request logs that are or were on, in the order of their models."""
+    return [
+        {"model": name, **log_document(figures)}
+        for name, figures in sorted(logs.items())
+        if model in (None, name)
+    ]
 
 
 def codes_json(methods: Sequence[MethodStatistics], model: str | None) -> dict[str, int]:

@@ -17,6 +17,7 @@ from serving.base.errors import InvalidConfig, Unavailable
 from serving.base.name_text import file_name
 from serving.base.periodic_thread import PeriodicThread
 from serving.request_log.log_files import CompleteFile, LogFiles
+from serving.request_log.model_log import LogError, newer
 
 RETRY_SECONDS_MAX = 300.0
 """The longest pause after failures. Each failure doubles the pause, from a second on."""
@@ -52,6 +53,7 @@ class UploadFigures:
     byte_count: int = 0
     failure_count: int = 0
     waiting_count: int = 0
+    last_error: LogError | None = None
 
 
 @dataclass
@@ -66,6 +68,7 @@ class _Destination:
     byte_count: int = 0
     failure_count: int = 0
     waiting_count: int = 0
+    last_error: LogError | None = None
     failures_in_row: int = 0
     retry_ns: int = 0
     quiet_until_ns: int = 0
@@ -145,6 +148,7 @@ class LogUploads:
                 byte_count=so_far.byte_count + item.byte_count,
                 failure_count=so_far.failure_count + item.failure_count,
                 waiting_count=so_far.waiting_count + item.waiting_count,
+                last_error=newer(so_far.last_error, item.last_error),
             )
         return found
 
@@ -194,6 +198,7 @@ class LogUploads:
 
     def _failed(self, item: _Destination, error: Exception) -> None:
         item.failure_count += 1
+        item.last_error = LogError(str(error), self._clock.wall_ns())
         pause_seconds = min(2.0**item.failures_in_row, RETRY_SECONDS_MAX)
         item.failures_in_row += 1
         now_ns = self._clock.now_ns()

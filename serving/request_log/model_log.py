@@ -50,6 +50,21 @@ class LogTarget:
     settings: RequestLogSettings
 
 
+@dataclass(frozen=True)
+class LogError:
+    """The last failure of a disk or of a store, for people."""
+
+    reason: str
+    wall_ns: int
+
+
+def newer(one: LogError | None, other: LogError | None) -> LogError | None:
+    """The later one of two errors."""
+    return max(
+        (error for error in (one, other) if error), key=lambda error: error.wall_ns, default=None
+    )
+
+
 @dataclass
 class WriterCounts:
     """The counts of one log since the server's start. One thread adds, any thread reads."""
@@ -63,6 +78,7 @@ class WriterCounts:
     deleted_byte_count: int = 0
     unsent_file_count: int = 0  # deleted files that were not in object storage yet
     disk_error_count: int = 0
+    last_error: LogError | None = None
 
 
 @dataclass
@@ -207,7 +223,9 @@ class ModelLog:
             )
 
     def _failed(self, error: Exception, consequence: str = RECORDS_ARE_DROPPED) -> None:
+        reason = str(error) if isinstance(error, OSError) else repr(error)
         self._counts.disk_error_count += 1
+        self._counts.last_error = LogError(reason, self._clock.wall_ns())
         now_ns = self._clock.now_ns()
         if now_ns < self._quiet_until_ns:
             return
@@ -216,7 +234,7 @@ class ModelLog:
             "request_log_failed",
             model=self._name,
             filename_prefix=self._target.logging.filename_prefix,
-            reason=str(error) if isinstance(error, OSError) else repr(error),
+            reason=reason,
             consequence=consequence,
             remedy="make room, lower disk_bytes_max, or remove the model's logging_config",
         )

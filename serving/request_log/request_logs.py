@@ -5,6 +5,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import structlog
 
@@ -18,7 +19,14 @@ from serving.data_plane.plane import DataPlane
 from serving.data_plane.request_log import LoggedBatch, RequestLog
 from serving.request_log.log_files import LogFiles, check_directory
 from serving.request_log.log_uploads import LogUploads, UploadFigures
-from serving.request_log.model_log import LogTarget, MakeWriter, ModelLog, WriterCounts
+from serving.request_log.model_log import (
+    LogError,
+    LogTarget,
+    MakeWriter,
+    ModelLog,
+    WriterCounts,
+    newer,
+)
 from serving.request_log.tfrecord_file import TfRecordWriter
 
 _log = structlog.get_logger(__name__)
@@ -51,6 +59,9 @@ FORMATS: Formats = {TFRECORD: lambda clock: TfRecordWriter, PARQUET: _parquet_fi
 class RequestLogFigures:
     """The records of one model's log since the server's start: each is written, dropped or pending."""
 
+    filename_prefix: str
+    """The path or URL of the files; "" while the log is off."""
+
     sampled_count: int
     written_count: int
     queue_full_count: int
@@ -71,12 +82,17 @@ class RequestLogFigures:
 
     disk_error_count: int
     uploads: UploadFigures
+    last_error: LogError | None
+
+    @property
+    def dropped_count(self) -> int:
+        """The records that are in no file."""
+        return self.queue_full_count + self.disk_count + self.late_count
 
     @property
     def pending_count(self) -> int:
         """The records in the queue and in the file that is not complete."""
-        dropped_count = self.queue_full_count + self.disk_count + self.late_count
-        return self.sampled_count - self.written_count - dropped_count
+        return self.sampled_count - self.written_count - self.dropped_count
 
 
 @dataclass
@@ -305,7 +321,9 @@ def _figures(log: _Log, uploads: UploadFigures) -> RequestLogFigures:
     # The records of later stages are counted first, so that none is counted in a later stage only.
     counts = replace(log.counts)
     statistics = log.native.statistics()
+    target = log.wanted
     return RequestLogFigures(
+        filename_prefix=target.logging.filename_prefix if target else "",
         sampled_count=statistics.sampled_count,
         written_count=counts.written_count,
         queue_full_count=statistics.dropped_count,
@@ -318,4 +336,21 @@ def _figures(log: _Log, uploads: UploadFigures) -> RequestLogFigures:
         unsent_file_count=counts.unsent_file_count,
         disk_error_count=counts.disk_error_count,
         uploads=uploads,
+        last_error=newer(counts.last_error, uploads.last_error),
     )
+
+
+def log_document(figures: RequestLogFigures) -> dict[str, Any]:
+    """The log of one model as JSON, for `millpond status` and the page. Pure."""
+    error = figures.last_error
+    return {
+        "filename_prefix": figures.filename_prefix,
+        "written_count": figures.written_count,
+        "dropped_count": figures.dropped_count,
+        "pending_count": figures.pending_count,
+        "byte_count": figures.byte_count,
+        "waiting_file_count": figures.uploads.waiting_count,
+        "lost_file_count": figures.unsent_file_count,
+        "last_error": error.reason if error else None,
+        "last_error_wall_ns": error.wall_ns if error else None,
+    }

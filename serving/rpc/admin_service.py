@@ -28,6 +28,7 @@ from serving.manager.blocked_version_file import BlockedVersionKeeper
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.streams import Streams
 from serving.reload.served_models import ServedModels
+from serving.request_log.request_logs import RequestLogFigures, RequestLogs, log_document
 from serving.rpc.config_refusals import ConfigRefusals
 from serving.rpc.rare_calls import Handler, Waiting, patience_seconds
 from serving.source.notes import Note
@@ -66,6 +67,7 @@ class AdminService:
         monitor: StateMonitor,
         control: VersionControl,
         streams: Streams,
+        request_logs: RequestLogs,
         refusals: ConfigRefusals,
         keeper: BlockedVersionKeeper,
     ) -> None:
@@ -73,6 +75,7 @@ class AdminService:
         self._monitor = monitor
         self._control = control
         self._streams = streams
+        self._request_logs = request_logs
         self._refusals = refusals
         self._keeper = keeper
 
@@ -96,7 +99,8 @@ class AdminService:
         del request
         statuses = self._monitor.statuses()
         names = sorted({*self._served.names, *statuses})
-        models = [self._model(name, statuses.get(name, ())) for name in names]
+        logs = self._request_logs.figures()
+        models = [self._model(name, statuses.get(name, ()), logs.get(name)) for name in names]
         refusal = self._refusals.first
         reply = {"models": models, "refused_config": asdict(refusal) if refusal else None}
         return json.dumps(reply).encode()
@@ -151,7 +155,9 @@ class AdminService:
             "server goes on trying, and a restart before that undoes it"
         )
 
-    def _model(self, name: str, statuses: Sequence[ServableStatus]) -> dict[str, Any]:
+    def _model(
+        self, name: str, statuses: Sequence[ServableStatus], log: RequestLogFigures | None
+    ) -> dict[str, Any]:
         stream = self._streams.status(name)
         return {
             "name": name,
@@ -159,6 +165,7 @@ class AdminService:
             "found_versions": sorted(self._served.found_versions(name)),
             "notes": [_note(note) for note in sorted(self._served.notes(name), key=repr)],
             "versions": [self._version(status) for status in statuses],
+            "request_log": log_document(log) if log else None,
         }
 
     def _blocks(self, name: str) -> dict[str, Any]:

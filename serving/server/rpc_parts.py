@@ -41,6 +41,7 @@ def make_rare_handlers(
             monitor=monitor,
             control=versions.manager,
             streams=streams,
+            request_logs=versions.request_logs,
             refusals=refusals,
             keeper=versions.keeper,
         ).handlers,

@@ -29,6 +29,7 @@ from tests.integration.page_visit import (
     running_browser,
 )
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.log_store import used_log
 from tests.unit.fakes.monitored import FakeParts
 from tests.unit.fakes.page import (
     FakeMethod,
@@ -159,7 +160,17 @@ def test_page_shows_the_runs_on_the_accelerator(open_page: OpenPage) -> None:
         expect(figures).to_have_text(["700 B", "8", "4.5", "16 %", "1.00 ms", "3"])
 
 
+def test_page_shows_the_request_logs(open_page: OpenPage) -> None:
+    scene = FakeParts(statuses=[status("m", 1)], request_logs=used_log())
+    with serve_page(scene, UpForHours()) as address:
+        page = open_page(address).page
+        expect(page.locator("#request-logs tr td.number")).to_have_text(["0", "3", "1", "0 B", "0"])
+        expect(page.locator("#request-logs td.place")).to_have_text("/no/such/directory/m")
+        expect(page.locator("#request-logs td.error")).to_contain_text("No such file")
+
+
 def test_page_without_batching_has_no_table_of_batches(empty: Visit) -> None:
+    expect(empty.page.locator("#request-logs-section")).to_be_hidden()
     expect(empty.page.locator("#accelerator-section")).to_be_hidden()
     expect(empty.page.locator("#batches-section")).to_be_hidden()
     expect(empty.page.locator("#phases-section")).to_be_hidden()

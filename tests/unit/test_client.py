@@ -42,10 +42,14 @@ from serving.manager.blocked_version_file import BlockedVersionKeeper, NoBlocked
 from serving.manager.stream import StreamStatus
 from serving.manager.streams import Streams
 from serving.reload.config_watch import ConfigRefusal
+from serving.request_log.request_logs import RequestLogs
 from serving.rpc.admin_service import AdminService
 from serving.rpc.rare_calls import answer
 from serving.source.notes import Note
+from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.data_plane import FakePlane
 from tests.unit.fakes.grpc_services import abort_with, grpc_service
+from tests.unit.fakes.log_store import no_uploads, used_log
 from tests.unit.fakes.parts import FakeMonitor, FakeRefusals, FakeServedModels
 from tests.unit.fakes.servables import BUSY_RUNS, FakeServable, FakeSignatureBatching, busy_batching
 from tests.unit.fakes.servers import FakeRareCall
@@ -159,12 +163,15 @@ def admin_service(
     statuses: Sequence[ServableStatus] = (),
     refusal: ConfigRefusal | None = None,
     keeper: BlockedVersionKeeper | None = None,
+    request_logs: RequestLogs | None = None,
 ) -> AdminService:
     return AdminService(
         served=served or FakeServedModels(),
         monitor=FakeMonitor(statuses),
         control=control,
         streams=control,
+        request_logs=request_logs
+        or RequestLogs(FakePlane(), uploads=no_uploads(), clock=FakeClock()),
         refusals=FakeRefusals(refusal),
         keeper=keeper or NoBlockedVersionKeeper(),
     )
@@ -500,6 +507,41 @@ def test_status_says_what_ran_on_the_accelerator():
         "36 rows and 7 of padding; on the CPU: shape 2, memory 1",
         "ctr: version 7: signature idle runs on the accelerator (12.3 MB of parameters): no run yet",
     ]
+
+
+def log_line(**changes: object) -> str:
+    """The last line of the status of a model whose log has these values."""
+    admin = admin_service(served=FakeServedModels(["m"]), request_logs=used_log())
+    (model,) = json.loads(admin.list_models(b""))["models"]
+    model["request_log"] |= changes
+    out = io.StringIO()
+    print_models({"m": model}, model["request_log"]["last_error_wall_ns"] + 5 * NS_PER_SECOND, out)
+    return out.getvalue().splitlines()[-1]
+
+
+def test_status_has_a_line_for_the_request_log():
+    assert log_line() == (
+        "m: request log to /no/such/directory/m: 0 records written (0.0 MB), 3 dropped, 1 pending; last error "
+        "5 s ago: [Errno 2] No such file or directory: '/no/such/directory'"
+    )
+
+
+def test_status_says_what_waits_for_its_upload():
+    line = log_line(waiting_file_count=2, lost_file_count=1, last_error=None)
+    assert line.endswith("1 pending; 2 files wait for their upload; 1 files were deleted unsent")
+
+
+def test_status_says_that_a_used_log_is_off():
+    assert log_line(filename_prefix="").startswith("m: request log is off: 0 records written")
+
+
+def test_model_that_never_logged_has_no_line():
+    admin = admin_service(served=FakeServedModels(["m"]))
+    (model,) = json.loads(admin.list_models(b""))["models"]
+    assert model["request_log"] is None
+    out = io.StringIO()
+    print_models({"m": model}, 0, out)
+    assert "request log" not in out.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,6 @@ from prometheus_client.samples import NativeHistogram
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
 from serving.core.blocked_versions import BlockedBy, BlockedVersion
-from serving.core.model_config import ModelConfig
-from serving.core.request_logging import RequestLogging
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -60,11 +58,10 @@ from serving.monitoring.request_metrics import LATENCY_EDGES_NS
 from serving.monitoring.swap_record import SwapResult
 from serving.monitoring.tensorflow_serving_metrics import EDGES_NS as TFS_EDGES_NS
 from serving.reload.config_watch import ConfigRefusal
-from serving.request_log.request_logs import RequestLogs
 from tests.unit import promtool
 from tests.unit.fakes.clocks import FakeClock
-from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane
-from tests.unit.fakes.log_store import no_uploads
+from tests.unit.fakes.data_plane import FakeAccelerator
+from tests.unit.fakes.log_store import used_log
 from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.metrics import FakeMethod, swap_of
 from tests.unit.fakes.monitored import FakeGpuSensors, fake_parts
@@ -576,27 +573,6 @@ def kept_requests() -> Reservoirs:
     reservoirs = Reservoirs(lambda: FakeReservoir(kept=[b"x" * 32] * 2))
     reservoirs.of("m")
     return reservoirs
-
-
-LOGGED = ModelConfig(
-    name="m",
-    base_path="/m",
-    logging=RequestLogging(sampling_rate=0.5, filename_prefix="/no/such/directory/m"),
-)
-
-
-def used_log() -> RequestLogs:
-    """Returns a log with two records on a disk that fails, one in the queue, and one without room."""
-    plane, clock = FakePlane(), FakeClock()
-    logs = RequestLogs(plane, uploads=no_uploads(), clock=clock)
-    logs.set_models([LOGGED])
-    (log,) = plane.request_logs
-    log.put(b"a", b"b")
-    logs.write_now()
-    log.put(b"c")
-    log.queue.is_full = True
-    log.put(b"d")
-    return logs
 
 
 def test_request_log_is_shown_by_fate_of_records():

@@ -30,6 +30,7 @@ from serving.monitoring.page_data import (
 from serving.monitoring.page_points import points_json
 from serving.monitoring.swap_record import SwapResult
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.log_store import used_log
 from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.monitored import FakeParts
 from tests.unit.fakes.page import FakeMethod, busy_scene, latencies, status, swap
@@ -459,6 +460,15 @@ def test_signature_without_a_timed_run_has_no_run_time() -> None:
     shown = version_of(scene)["accelerator"]
     assert isinstance(shown, list)
     assert [runs["run_us"] for runs in shown] == [None]
+
+
+def test_request_log_is_shown_with_its_last_error() -> None:
+    page = make_page(FakeParts(request_logs=used_log()))
+    (log,) = page.answer(PageQuestion())["request_logs"]
+    assert (log["model"], log["filename_prefix"]) == ("m", "/no/such/directory/m")
+    assert (log["written_count"], log["dropped_count"], log["pending_count"]) == (0, 3, 1)
+    assert "No such file" in log["last_error"]
+    assert page.answer(PageQuestion(model="other"))["request_logs"] == []
 
 
 def test_version_that_does_not_serve_shows_no_batches() -> None:

@@ -1,6 +1,7 @@
 // The page: polls the server once a second while it is visible, and passes the answers to its parts.
 
 import { AcceleratorTable } from "./accelerator.js";
+import { RequestLogsTable } from "./request_logs.js";
 import { BatchesTable, PhasesTable } from "./batches.js";
 import { Charts } from "./charts.js";
 import { byId, make, setText } from "./dom.js";
@@ -29,6 +30,7 @@ const versionsTable = new VersionsTable(
   byId("versions"), byId("versions-empty"), byId("versions-more"), byId("versions-count"));
 const phasesTable = new PhasesTable(byId("phases-section"), byId("phases"));
 const batchesTable = new BatchesTable(byId("batches-section"), byId("batches"), byId("batches-count"));
+const requestLogsTable = new RequestLogsTable(byId("request-logs-section"), byId("request-logs"));
 const acceleratorTable = new AcceleratorTable(byId("accelerator-section"), byId("accelerator"));
 const swapsTable = new SwapsTable(byId("swaps"), byId("swaps-empty"), byId("swaps-count"));
 const tiles = Object.fromEntries(
@@ -73,6 +75,7 @@ function show(answer) {
   phasesTable.show(versions);
   batchesTable.show(versions, now);
   acceleratorTable.show(versions);
+  requestLogsTable.show(answer.request_logs, now);
   modelNames = answer.models;
   showModels();
   startedAt = answer.server.started_at;

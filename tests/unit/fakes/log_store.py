@@ -1,11 +1,15 @@
-"""Object storage for request logs, in memory."""
+"""Request logs: object storage in memory, and a log that has been used."""
 
 from pathlib import Path
 
 from serving.base.clock import Clock
 from serving.base.errors import InvalidConfig, Unavailable
+from serving.core.model_config import ModelConfig
+from serving.core.request_logging import RequestLogging
 from serving.request_log.log_uploads import LogUploads
+from serving.request_log.request_logs import RequestLogs
 from tests.unit.fakes.clocks import FakeClock
+from tests.unit.fakes.data_plane import FakePlane
 
 
 class FakeLogStores:
@@ -48,3 +52,24 @@ def uploads_to(
 def no_uploads() -> LogUploads:
     """The uploads of a server whose logs have no URL."""
     return uploads_to(FakeLogStores())
+
+
+_LOGGED = ModelConfig(
+    name="m",
+    base_path="/m",
+    logging=RequestLogging(sampling_rate=0.5, filename_prefix="/no/such/directory/m"),
+)
+
+
+def used_log() -> RequestLogs:
+    """The log of the model `m`: two records on a disk that fails, one in the queue, and one without room."""
+    plane, clock = FakePlane(), FakeClock()
+    logs = RequestLogs(plane, uploads=no_uploads(), clock=clock)
+    logs.set_models([_LOGGED])
+    (log,) = plane.request_logs
+    log.put(b"a", b"b")
+    logs.write_now()
+    log.put(b"c")
+    log.queue.is_full = True
+    log.put(b"d")
+    return logs
