@@ -196,6 +196,7 @@ def server_config(flags: Mapping[str, Any], lab: LabSettings = NO_LAB) -> Server
     _check_arena_flags(flags, lab)
     _check_ports(flags)
     _check_admin_clients(flags)
+    _check_accelerator_flags(flags)
     models = _models(flags)
     settings = _settings(models, flags["model_settings_file"])
     # Most fields have the name of their flag.
@@ -240,6 +241,20 @@ def _check_admin_clients(flags: Mapping[str, Any]) -> None:
             f"--admin_clients={','.join(flags['admin_clients'])} names clients by their "
             "certificates; give --ssl_config_file with client_verify: true and custom_ca"
         )
+
+
+def _check_accelerator_flags(flags: Mapping[str, Any]) -> None:
+    if flags["accelerator"]:
+        return
+    for name in (
+        "accelerator_rows",
+        "accelerator_memory_fraction",
+        "accelerator_cache_directory",
+    ):
+        if flags[name] != getattr(ServerConfig, name):
+            raise InvalidConfig(
+                f"--{name} has no effect without --accelerator; give both or neither"
+            )
 
 
 def _self_warmup_requests(flags: Mapping[str, Any]) -> int:

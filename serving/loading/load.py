@@ -125,6 +125,7 @@ class CheckedLoad:
         # The files may have changed since the source checked them, so they are checked again. Missing
         # assets are ignored: if the graph reads one, the load fails with TensorFlow's error.
         with self._stage(LoadStage.CHECK):
+            self._check_platform()
             self._plane.check_saved_model(str(self._directory))
             make_batching = self._settings.batching
             batching = None if make_batching is None else make_batching(self._directory)
@@ -178,6 +179,13 @@ class CheckedLoad:
             load.make_callables()
             self._make_callables_of_requests(load)
         return missing_kernels
+
+    def _check_platform(self) -> None:
+        if self._settings.platform is Platform.PJRT and self._settings.accelerator is None:
+            raise FailedPrecondition(
+                f'{self._id}: its model\'s platform is "pjrt", and this server has no accelerator; '
+                'start it with --accelerator, or set platform = "auto"'
+            )
 
     @property
     def _accelerator(self) -> AcceleratorUse | None:

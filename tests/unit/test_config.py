@@ -122,6 +122,16 @@ def test_server_config_refuses_batching_flags(arguments: list[str], message: str
         server_config(parse_flags(["--model_base_path=/m", *arguments]))
 
 
+@pytest.mark.parametrize(
+    "flag", ["rows=1,8", "memory_fraction=0.5", "cache_directory=/var/cache/programs"]
+)
+def test_accelerator_flags_need_an_accelerator(flag: str):
+    arguments = ["--model_base_path=/m", f"--accelerator_{flag}"]
+    with pytest.raises(InvalidConfig, match="has no effect without --accelerator; give both"):
+        server_config(parse_flags(arguments))
+    server_config(parse_flags([*arguments, "--accelerator=cuda"]))
+
+
 def test_server_config_of_file_reads_its_models(path: Path):
     path.write_text('model_config_list { config { name: "m" base_path: "/m" } }')
     config = server_config(parse_flags([f"--model_config_file={path}"]))

@@ -378,6 +378,14 @@ def test_loader_obeys_platform_pjrt(version: Path) -> None:
     assert plane.loads[-1].accelerator_uses == [(ACCELERATOR, (1, 8), "/cache", False, "host")]
 
 
+def test_platform_pjrt_needs_an_accelerator(version: Path) -> None:
+    plane = FakePlane()
+    loader = make_loader(version, plane, platform=Platform.PJRT)
+    with pytest.raises(FailedPrecondition, match="start it with --accelerator"):
+        loader.load(FakeProgress())
+    assert plane.loads == []
+
+
 def test_loader_proves_batching_after_warm_up(version: Path) -> None:
     plane, progress = FakePlane(), FakeProgress()
     batched: list[bool] = []
