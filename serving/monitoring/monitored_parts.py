@@ -13,7 +13,7 @@ from serving.data_plane.loads import Accelerator, SlabPool
 from serving.data_plane.plane import DataPlane
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.requests import Admission, ByteBudget, GrpcServer
-from serving.data_plane.servables import AcceleratorRuns, ArenaStatistics
+from serving.data_plane.servables import AcceleratedSignature, AcceleratorRuns, ArenaStatistics
 from serving.http.health_routes import readiness
 from serving.loading.batch_records import BatchRecords
 from serving.loading.memory_fit import available_bytes
@@ -53,6 +53,7 @@ class AcceleratedVersion:
 
     parameter_bytes: int
     runs: Sequence[AcceleratorRuns]
+    signatures: Sequence[AcceleratedSignature] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,11 @@ class MonitoredParts:
         if self.accelerator is None or servable is None:
             return None
         try:
-            return AcceleratedVersion(servable.accelerator_bytes, servable.accelerator_runs())
+            return AcceleratedVersion(
+                servable.accelerator_bytes,
+                servable.accelerator_runs(),
+                servable.accelerator_signatures(),
+            )
         except self.plane.StatusError:
             return None  # It was destroyed after the look-up.
 

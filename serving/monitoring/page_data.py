@@ -12,7 +12,12 @@ from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import StatusCode
 from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
 from serving.data_plane.request_statistics import PHASES, VERSION_METHODS, MethodStatistics
-from serving.data_plane.servables import AcceleratorRuns, ArenaStatistics, SignatureBatching
+from serving.data_plane.servables import (
+    AcceleratedSignature,
+    AcceleratorRuns,
+    ArenaStatistics,
+    SignatureBatching,
+)
 from serving.manager.state_monitor import Statuses
 from serving.monitoring.monitored_parts import AcceleratedVersion, MonitoredParts
 from serving.monitoring.page_points import latency_json, points_json
@@ -290,11 +295,37 @@ def batching_json(state: SignatureBatching) -> dict[str, Any]:
     }
 
 
+_NO_RUNS = {
+    "parameter_bytes": 0,
+    "run_count": 0,
+    "row_count": 0,
+    "padding_row_count": 0,
+    "run_us": None,
+    "cpu_run_count": 0,
+}
+
+
+def _cpu_part(signature: AcceleratedSignature) -> str:
+    """The part of a signature that runs on the CPU, in words; "" if all of it runs on the accelerator."""
+    if signature.reason:
+        return f"on the CPU: {signature.reason}"
+    parts = [*signature.host_ops, *signature.host_tables]
+    return f"on the CPU in part: {', '.join(parts)}" if parts else ""
+
+
 def accelerator_json(accelerated: AcceleratedVersion) -> list[dict[str, Any]]:
-    """The signatures of a version that have programs for the accelerator, with counts since the load."""
-    return [
+    """The signatures of a version, with counts of the runs on the accelerator since the load."""
+    cpu_parts = {signature.name: _cpu_part(signature) for signature in accelerated.signatures}
+    shown = {runs.signature for runs in accelerated.runs}
+    idle = [
+        {**_NO_RUNS, "signature": name, "cpu_part": part}
+        for name, part in cpu_parts.items()
+        if name not in shown
+    ]
+    return idle + [
         {
             "signature": runs.signature,
+            "cpu_part": cpu_parts.get(runs.signature, ""),
             "parameter_bytes": accelerated.parameter_bytes,
             "run_count": sum(runs.run_counts),
             "row_count": sum(runs.row_counts),

@@ -15,6 +15,7 @@ from serving.base.clock import NS_PER_SECOND, SystemClock
 from serving.base.errors import StatusCode
 from serving.core.servable import END, GateVerdict, Health, Routing, ServableId
 from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
+from serving.data_plane.servables import AcceleratedSignature
 from serving.monitoring.swap_record import SwapResult
 from tests.integration.clients import caller_to, predict_request, wait_until
 from tests.integration.exports import ScaleModel, flip_a_byte
@@ -167,6 +168,17 @@ def test_page_shows_the_request_logs(open_page: OpenPage) -> None:
         expect(page.locator("#request-logs tr td.number")).to_have_text(["0", "3", "1", "0 B", "0"])
         expect(page.locator("#request-logs td.place")).to_have_text("/no/such/directory/m")
         expect(page.locator("#request-logs td.error")).to_contain_text("No such file")
+
+
+def test_page_shows_what_runs_on_the_cpu(open_page: OpenPage) -> None:
+    scene = FakeParts(statuses=[status("m", 1)], runs={ServableId("m", 1): [BUSY_RUNS]})
+    scene.streams.accelerated[ServableId("m", 1)] = [
+        AcceleratedSignature("parse", (), "it has no product", (), ()),
+        AcceleratedSignature("serving_default", (1, 8), "", (), ()),
+    ]
+    with serve_page(scene, UpForHours()) as address:
+        signatures = open_page(address).page.locator("#accelerator tr td.signature")
+        expect(signatures).to_have_text(["parseon the CPU: it has no product", "serving_default"])
 
 
 def test_page_without_batching_has_no_table_of_batches(empty: Visit) -> None:

@@ -20,6 +20,7 @@ from serving.core.servable import (
     ServableId,
 )
 from serving.data_plane.request_statistics import HistoryPoint, LatencyFigures
+from serving.data_plane.servables import AcceleratedSignature
 from serving.monitoring.page_data import (
     LISTED_SWAP_COUNT_MAX,
     WAITING_MODEL_COUNT_MAX,
@@ -450,7 +451,22 @@ def test_version_shows_its_runs_on_the_accelerator() -> None:
             "padding_row_count": 7,
             "run_us": 1_000,
             "cpu_run_count": 3,
+            "cpu_part": "",
         }
+    ]
+
+
+def test_version_shows_what_runs_on_the_cpu() -> None:
+    scene = FakeParts(statuses=[status("m", 1)], runs={ServableId("m", 1): [BUSY_RUNS]})
+    scene.streams.accelerated[ServableId("m", 1)] = [
+        AcceleratedSignature("parse", (), "it has no product", (), ()),
+        AcceleratedSignature("serving_default", (1, 8), "", ("Assert",), ("ids",)),
+    ]
+    shown = version_of(scene)["accelerator"]
+    assert isinstance(shown, list)
+    assert [(item["signature"], item["run_count"], item["cpu_part"]) for item in shown] == [
+        ("parse", 0, "on the CPU: it has no product"),
+        ("serving_default", 8, "on the CPU in part: Assert, ids"),
     ]
 
 

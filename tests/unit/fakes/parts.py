@@ -5,7 +5,12 @@ from dataclasses import dataclass, field
 
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
-from serving.data_plane.servables import AcceleratorRuns, ArenaStatistics, SignatureBatching
+from serving.data_plane.servables import (
+    AcceleratedSignature,
+    AcceleratorRuns,
+    ArenaStatistics,
+    SignatureBatching,
+)
 from serving.loading.batch_records import BatchRecords
 from serving.loading.reservoirs import Reservoirs
 from serving.manager.state_monitor import StateMonitor, Statuses
@@ -175,6 +180,7 @@ class FakeStreams(Streams):
     blocked_versions: dict[str, BlockedVersions] = field(default_factory=dict)
     canary_progress: dict[str, str] = field(default_factory=dict)
     runs: dict[ServableId, Sequence[AcceleratorRuns]] = field(default_factory=dict)
+    accelerated: dict[ServableId, list[AcceleratedSignature]] = field(default_factory=dict)
 
     def routing(self, name: str) -> Routing:
         return self.routings.get(name, Routing())
@@ -191,6 +197,7 @@ class FakeStreams(Streams):
         servable = FakeServable(servable_id)
         servable.arena = self.arenas.get(servable_id)
         servable.runs = self.runs.get(servable_id, ())
+        servable.accelerated = self.accelerated.get(servable_id, [])
         servable.accelerator_bytes = 700 * len(servable.runs)
         return servable
 
