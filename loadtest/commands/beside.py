@@ -26,7 +26,14 @@ from loadtest.commands.options import (
 from loadtest.commands.plain_run import load_of, rate_of
 from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.demo_server import demo_server
-from loadtest.drive.disturbances import DISTURBANCES, ENDLESS, GROUPS, REST, Site
+from loadtest.drive.disturbances import (
+    DISTURBANCES,
+    ENDLESS,
+    ENDLESS_GRPC,
+    GROUPS,
+    REST,
+    Site,
+)
 from loadtest.drive.rest_load import closed_loop_rate, rows_body
 from loadtest.measure.latency import figures, medians, ratio
 from loadtest.measure.outcome_figures import answer_figures, generator_figures
@@ -116,7 +123,8 @@ def _run(parsed: argparse.Namespace) -> int:
     console, clock = Console(), SystemClock()
     load = load_of(parsed, MODEL_NAME)
     kinds = kinds_of(parsed.disturbances, parsed.rounds)
-    with demo_server(parsed, console.print, has_slow_model=ENDLESS in kinds) as server:
+    has_slow_model = not {ENDLESS, ENDLESS_GRPC}.isdisjoint(kinds)
+    with demo_server(parsed, console.print, has_slow_model=has_slow_model) as server:
         rate_per_second = rate_of(parsed, load, server.target)
         site = _site(parsed, server, load.payloads[0], kinds, clock)
         segmented = SegmentedLoad(

@@ -1,5 +1,6 @@
 """The disturbances of a server beside its load, by name: hostile connections, visits, REST, endless runs."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -9,12 +10,14 @@ from types import MappingProxyType
 from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.hostile_clients import Attack, Crowd, attacks
 from loadtest.drive.http_visitors import PagePolls, Visit, Visitor, scrape, visited
-from loadtest.drive.life_slow_model import SLOW_MODEL_NAME
+from loadtest.drive.life_slow_model import SLOW_MODEL_NAME, slow_request
+from loadtest.drive.raw_http2 import calls, hello
 from loadtest.drive.rest_load import steady_load
 from serving.base.clock import Clock
 
 REST = "rest"
 ENDLESS = "endless"
+ENDLESS_GRPC = "endless gRPC"
 
 _ENDLESS_COUNT = 8
 
@@ -67,6 +70,14 @@ def _endless(site: Site) -> Crowd:
     return Crowd(attack, site.target, site.url, site.clock)
 
 
+def _endless_grpc(site: Site) -> Crowd:
+    """The same over gRPC."""
+    message = slow_request(math.inf).SerializeToString()
+    opening = hello() + calls("/tensorflow.serving.PredictionService/Predict", message, count=1)
+    attack = Attack(ENDLESS_GRPC, connection_count=_ENDLESS_COUNT, is_http=False, opening=opening)
+    return Crowd(attack, site.target, site.url, site.clock)
+
+
 @contextmanager
 def _rest(site: Site) -> Iterator[None]:
     url = f"{site.url}/v1/models/{MODEL_NAME}:predict"
@@ -93,12 +104,17 @@ DISTURBANCES: Mapping[str, Disturbance] = MappingProxyType(
         ),
         REST: Disturbance(_rest, ("p999_ms", 1.1)),
         ENDLESS: Disturbance(_endless, ("p99_ms", 1.2)),
+        ENDLESS_GRPC: Disturbance(_endless_grpc, ("p99_ms", 1.2)),
     }
 )
 """Half of what REST can do, a page that polls and a Prometheus that scrapes once a second, endless
 requests of one other model, and the attacks of `hostile_clients`."""
 
 GROUPS: Mapping[str, Sequence[str]] = MappingProxyType(
-    {"hostile": _ATTACKS, "monitoring": ("page and scrape", "page", "scrape")}
+    {
+        "hostile": _ATTACKS,
+        "monitoring": ("page and scrape", "page", "scrape"),
+        "long runs": (ENDLESS, ENDLESS_GRPC),
+    }
 )
 """Names for several disturbances."""

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/base/giving_way.h"
+#include "native/base/other_thread.h"
 #include "native/base/thread_cores.h"
 #include "native/servable/answer_requests.h"
 
@@ -65,11 +67,12 @@ void RequestThreads::AddThread(Role role, size_t index) {
   const std::string name = "request-" + std::to_string(index);
   pthread_setname_np(thread->thread.native_handle(), name.c_str());
   threads_.push_back(std::move(thread));
+  if (is_pinned_) Pin(threads_.back().get());
 }
 
-void RequestThreads::TryAddThread(Role role) {
+void RequestThreads::TryAddThread(Role role, size_t index) {
   try {
-    AddThread(role, threads_.size());
+    AddThread(role, index);
   } catch (const std::system_error&) {
     // The system has no thread left. The watchdog tries again at its next look.
   }
@@ -78,18 +81,26 @@ void RequestThreads::TryAddThread(Role role) {
 bool RequestThreads::PinToCores(bool is_pinned) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (cores_.size() != regular_count_) return false;
+  is_pinned_ = is_pinned;
   for (const auto& thread : threads_) {
-    if (thread->role != Role::kRegular || thread->has_ended) continue;
-    const std::vector<int> own = {cores_[thread->index]};
-    // If the core has gone offline since, the thread keeps its cores.
-    (void)base::RestrictToCores(thread->thread.native_handle(), is_pinned ? own : cores_);
+    if (!thread->has_ended) Pin(thread.get());
   }
   return true;
+}
+
+void RequestThreads::Pin(Thread* thread) {
+  if (thread->role != Role::kRegular) return;
+  const bool has_own = is_pinned_ && !thread->gives_way;
+  // If the core has gone offline since, the thread keeps its cores.
+  (void)base::RestrictToCores(thread->thread.native_handle(),
+                              has_own ? std::vector<int>{cores_[thread->index]} : cores_);
 }
 
 // --- A thread ---
 
 void RequestThreads::Serve(Thread* self) {
+  const base::GivingWayScope giving_way(&self->gives_way);
+  self->id = base::CurrentThreadId();
   self->looked_ns = self->now_ns = base::MonotonicNs();
   while (!is_stopping_.load(std::memory_order_relaxed)) {
     if (self->CanRun() && queue_.size() > 0) {
@@ -117,7 +128,7 @@ void RequestThreads::WaitForEvents(Thread* self) {
   if (self->CanRun()) free_count_.fetch_sub(1);
   self->now_ns = self->looked_ns = base::MonotonicNs();
   if (self->arrived.empty()) return;
-  const bool runs_first = self->CanRun() && queue_.size() == 0 && !queue_.has_paused();
+  const bool runs_first = self->CanRun() && queue_.MayPass(self->arrived.front().get());
   std::shared_ptr<RunnableCall> first;
   if (runs_first) first = std::move(self->arrived.front());
   QueueArrived(self, runs_first ? 1 : 0);
@@ -167,6 +178,7 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<RunnableCall>& call
     self->call = call;
   }
   self->busy_since_ns.store(begin_ns);
+  bool is_greedy = false;
   {
     CallBeingAnswered request(call);
     QueueOfThread queue(this, self);
@@ -175,8 +187,10 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<RunnableCall>& call
     // Before `request` ends, because the watchdog may still ask the call for its model.
     const std::lock_guard<std::mutex> lock(self->call_mutex);
     self->call = nullptr;
+    is_greedy = std::exchange(self->is_greedy, false);
   }
   self->now_ns = base::MonotonicNs();
+  if (!is_greedy) self->modest_ns.store(self->now_ns, std::memory_order_relaxed);
   self->last_run_ns = self->now_ns - begin_ns;
   const bool is_longer = self->last_run_ns >= self->run_ns;
   self->run_ns =
@@ -184,9 +198,11 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<RunnableCall>& call
 }
 
 // Within the run of a large request, the batch asks for requests of any key, to give them a turn.
-// It asks often, so the network is looked at only every kLookNs.
+// It asks often, so the network is looked at only every kLookNs. A thread that gives way takes
+// none, because they would have its priority.
 std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::Take(
     servable::BatchKey key, size_t bytes_max) {
+  if (self_.gives_way) return nullptr;
   if (key == servable::kNoBatchKey) {
     self_.now_ns = base::MonotonicNs();
     if (self_.now_ns - self_.looked_ns >= kLookNs) threads_.Look(&self_);
@@ -206,6 +222,8 @@ std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeQue
 }
 
 bool RequestThreads::LeaveIfSuperfluous(Thread* self) {
+  // Without the lock, because a thread of lower priority may lose its core while it has it.
+  if (self->gives_way) return true;
   const bool was_stalled = std::exchange(self->last_run_ns, 0) >= kStallNs;
   if (self->CanRun() && !was_stalled) return false;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -218,8 +236,7 @@ bool RequestThreads::LeaveIfSuperfluous(Thread* self) {
 size_t RequestThreads::CountAble(int64_t now_ns, const Thread* except) const {
   return static_cast<size_t>(
       std::count_if(threads_.begin(), threads_.end(), [&](const auto& thread) {
-        return thread.get() != except && thread->CanRun() && !thread->has_ended &&
-               !thread->IsStalled(now_ns);
+        return thread.get() != except && thread->IsServing() && !thread->IsStalled(now_ns);
       }));
 }
 
@@ -245,7 +262,6 @@ void RequestThreads::Watch() {
 }
 
 void RequestThreads::Relieve() {
-  if (CountAble(base::MonotonicNs(), nullptr) > 0) return;
   size_t running_count = 0;
   bool has_acceptor = false;
   for (const auto& thread : threads_) {
@@ -253,32 +269,79 @@ void RequestThreads::Relieve() {
     running_count += thread->CanRun() ? 1 : 0;
     has_acceptor = has_acceptor || !thread->CanRun();
   }
-  if (running_count < max_count_) {
-    TryAddThread(Role::kRelief);
-  } else if (!has_acceptor) {
-    TryAddThread(Role::kAcceptor);
+  for (size_t missing = CountMissing(); missing > 0 && running_count < max_count_; --missing) {
+    TryAddThread(Role::kRegular, FreeRegularIndex());
+    ++running_count;
   }
+  if (CountAble(base::MonotonicNs(), nullptr) > 0) return;
+  if (running_count < max_count_) {
+    TryAddThread(Role::kRelief, threads_.size());
+  } else if (!has_acceptor) {
+    TryAddThread(Role::kAcceptor, threads_.size());
+  }
+}
+
+size_t RequestThreads::CountMissing() const {
+  const auto serving_count = static_cast<size_t>(std::count_if(
+      threads_.begin(), threads_.end(), [](const auto& thread) { return thread->IsServing(); }));
+  return regular_count_ - std::min(serving_count, regular_count_);
+}
+
+size_t RequestThreads::CountAbleSoon(int64_t now_ns) const {
+  return std::max<size_t>(CountAble(now_ns, nullptr) + CountMissing(), 1);
+}
+
+// There is one while fewer threads than regular_count_ serve.
+size_t RequestThreads::FreeRegularIndex() const {
+  std::set<size_t> taken;
+  for (const auto& thread : threads_) {
+    if (thread->role == Role::kRegular && thread->IsServing()) taken.insert(thread->index);
+  }
+  size_t index = 0;
+  while (taken.count(index) > 0) ++index;
+  return index;
 }
 
 void RequestThreads::LookAtLongRuns(int64_t now_ns) {
   std::map<std::string, size_t> long_run_counts;
+  modest_ns_ = std::max(modest_ns_, LastModestNs());
   for (const auto& thread : threads_) {
     if (!thread->IsStalled(now_ns)) continue;
-    const std::lock_guard<std::mutex> lock(thread->call_mutex);
-    if (thread->call == nullptr) continue;
+    // A thread that has the lock ends its run. If it gives way, that may take long.
+    const std::unique_lock<std::mutex> lock(thread->call_mutex, std::try_to_lock);
+    if (!lock || thread->call == nullptr) continue;
     // A run ends by itself at the deadline that its client set. A deadline that the server set ends
     // it from here.
     if (now_ns >= thread->call->run_context().deadline_ns) thread->call->Cancel(now_ns);
     long_run_counts[thread->call->PeekModelName()] += 1;
+    LookForGreed(thread.get(), now_ns);
   }
   ShareThreads(long_run_counts, now_ns);
 }
 
+int64_t RequestThreads::LastModestNs() const {
+  int64_t last_ns = INT64_MIN / 2;
+  for (const auto& thread : threads_) last_ns = std::max(last_ns, thread->modest_ns.load());
+  return last_ns;
+}
+
+void RequestThreads::LookForGreed(Thread* thread, int64_t now_ns) {
+  if (thread->gives_way || !thread->CanRun()) return;
+  const pthread_t handle = thread->thread.native_handle();
+  thread->is_greedy = thread->long_run.IsGreedy(thread->busy_since_ns, base::ThreadCpuNs(handle));
+  if (!MustGiveWay(thread->is_greedy, modest_ns_, now_ns)) return;
+  if (!base::LowerThread(handle).ok()) return;
+  thread->gives_way = true;
+  if (is_pinned_) Pin(thread);
+}
+
 void RequestThreads::ShareThreads(const std::map<std::string, size_t>& long_run_counts,
                                   int64_t now_ns) {
+  // Each thread that is not held up may take a request of the model before the next look.
+  const size_t able_count = long_run_counts.empty() ? 0 : CountAbleSoon(now_ns);
   std::set<std::string> models;
   for (const auto& [model, count] : long_run_counts) {
-    if (count >= share_of_model_) models.insert(model);
+    if (count + able_count > share_of_model_) models.insert(model);
   }
   if (!models.empty() || queue_.has_paused()) queue_.SetPausedModels(std::move(models), now_ns);
   // Requests for which no thread was woken when they came may be worth it by now: a run lasts
@@ -294,8 +357,10 @@ void RequestThreads::RunDueAwaiting(int64_t now_ns) {
 }
 
 void RequestThreads::ReapThreads() {
-  const auto gone = std::partition(threads_.begin(), threads_.end(),
-                                   [](const auto& thread) { return !thread->has_ended; });
+  // A thread that gives way may take long to end, and a join would wait for it.
+  const auto gone = std::partition(threads_.begin(), threads_.end(), [](const auto& thread) {
+    return !thread->has_ended || (thread->gives_way && !base::IsThreadGone(thread->id));
+  });
   for (auto thread = gone; thread != threads_.end(); ++thread) (*thread)->thread.join();
   threads_.erase(gone, threads_.end());
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "native/rpc/awaiting_queue.h"
+#include "native/rpc/long_run.h"
 #include "native/rpc/receive_block.h"
 #include "native/rpc/run_queue.h"
 #include "native/rpc/runnable_call.h"
@@ -55,6 +58,14 @@ class EventSource {
 //
 // Long runs of one model get no more than a share of the threads. While a model has its share, the
 // queue holds its other requests back, and requests to other models pass.
+//
+// Long runs that compute give way to the others (long_run.h): the watchdog lowers the priority of
+// such a thread, and starts another one in its place, so that as many threads as cores serve at the
+// priority of requests. A lowered thread serves no other request: it ends after its run, because
+// the kernel lets no thread raise itself again without a privilege. Until then it may lose its core
+// at any instruction. So it takes no lock that other threads wait for but those that its run and
+// its answer need: of its connection (microseconds, once), of malloc's arena (its own from then on,
+// tf/core_share.h). If a thread waits for one of these, it leaves its core to the lowered thread.
 //
 // Thread: the control plane calls Start, PinToCores, Stop and Join, one at a time. Any thread may
 // call awaiting and refused_count.
@@ -128,6 +139,8 @@ class RequestThreads final {
 
   struct Thread {
     bool CanRun() const { return role != Role::kAcceptor; }
+    // True if it serves at the priority of requests, now and after its run.
+    bool IsServing() const { return CanRun() && !has_ended && !gives_way; }
     bool IsStalled(int64_t now_ns) const {
       const int64_t since_ns = busy_since_ns;
       return since_ns != 0 && now_ns - since_ns >= kStallNs;
@@ -135,11 +148,16 @@ class RequestThreads final {
 
     std::thread thread;
     Role role = Role::kRegular;
-    size_t index = 0;                       // its number, and a regular thread's core
-    std::atomic<int64_t> busy_since_ns{0};  // 0: runs no request
+    size_t index = 0;  // its number, and a regular thread's core
+    std::atomic<pid_t> id{0};
+    std::atomic<int64_t> busy_since_ns{0};          // 0: runs no request
+    std::atomic<int64_t> modest_ns{INT64_MIN / 2};  // when its last run ended that was not greedy
+    std::atomic<bool> gives_way{false};             // has a lower priority, and ends after its run
     std::atomic<bool> has_ended{false};
-    std::mutex call_mutex;               // held to change or read `call`
+    LongRun long_run;                    // only the watchdog uses it
+    std::mutex call_mutex;               // held to change or read what follows
     std::shared_ptr<RunnableCall> call;  // that runs; null between two runs
+    bool is_greedy = false;              // the run
     // Only the thread itself uses what follows.
     ReceiveSpace space;
     std::vector<std::shared_ptr<RunnableCall>> arrived;
@@ -151,8 +169,9 @@ class RequestThreads final {
     int64_t last_run_ns = 0;
   };
 
-  void AddThread(Role role, size_t index);  // needs mutex_
-  void TryAddThread(Role role);             // needs mutex_
+  void AddThread(Role role, size_t index);     // needs mutex_
+  void TryAddThread(Role role, size_t index);  // needs mutex_
+  void Pin(Thread* thread);                    // needs mutex_
 
   // --- called by the thread `self` ---
   void Serve(Thread* self);
@@ -166,9 +185,19 @@ class RequestThreads final {
 
   // --- called by the watchdog ---
   void Watch();
-  void Relieve();  // needs mutex_
-  // Cancels the long runs whose deadline has passed, and counts those of each model. Needs mutex_.
+  // Keeps as many threads at the priority of requests as there are regular ones, and one at least
+  // that is not held up. Needs mutex_.
+  void Relieve();
+  size_t FreeRegularIndex() const;  // needs mutex_
+  // The threads that Relieve starts because others give way, and the threads that are not held up
+  // after it, or more. Both need mutex_.
+  size_t CountMissing() const;
+  size_t CountAbleSoon(int64_t now_ns) const;
+  // Cancels the long runs whose deadline has passed, lets the greedy ones give way, and counts
+  // those of each model. Needs mutex_.
   void LookAtLongRuns(int64_t now_ns);
+  int64_t LastModestNs() const;                       // needs mutex_
+  void LookForGreed(Thread* thread, int64_t now_ns);  // needs mutex_ and the thread's call_mutex
   // Has the queue hold back the models whose long runs have their share of the threads. Needs
   // mutex_.
   void ShareThreads(const std::map<std::string, size_t>& long_run_counts, int64_t now_ns);
@@ -182,8 +211,10 @@ class RequestThreads final {
   EventSource* const source_;
   const size_t regular_count_;
   const size_t max_count_;
-  const size_t share_of_model_;  // threads that long runs of one model may take
-  std::vector<int> cores_;       // set by Start
+  const size_t share_of_model_;        // threads that long runs of one model may take
+  std::vector<int> cores_;             // set by Start
+  bool is_pinned_ = false;             // guarded by mutex_
+  int64_t modest_ns_ = INT64_MIN / 2;  // when a run last ended that was not greedy; the watchdog's
 
   RunQueue queue_;
   AwaitingQueue awaiting_;

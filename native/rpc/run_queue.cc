@@ -65,6 +65,13 @@ void RunQueue::EndRemoval() {
   size_.store(queue_.size());
 }
 
+bool RunQueue::MayPass(RunnableCall* arrived) {
+  if (size() > 0) return false;
+  if (!has_paused()) return true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return paused_models_.count(arrived->ModelName()) == 0;
+}
+
 std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<RunnableCall> taken;
@@ -93,7 +100,6 @@ std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns) {
 std::shared_ptr<RunnableCall> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max) {
   if (size_.load(std::memory_order_relaxed) == 0) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!paused_models_.empty()) return nullptr;
   struct View {
     static servable::BatchKey Key(const Waiting& waiting) { return waiting.call->batch_key(); }
     static bool IsCompressed(const Waiting& waiting) { return waiting.call->is_compressed(); }
@@ -101,6 +107,7 @@ std::shared_ptr<RunnableCall> RunQueue::TakeFor(servable::BatchKey key, size_t b
   };
   const auto found = servable::FindWaiting<View>(&queue_, key, bytes_max);
   if (found == queue_.end()) return nullptr;
+  if (!paused_models_.empty() && paused_models_.count(found->call->ModelName()) > 0) return nullptr;
   std::shared_ptr<RunnableCall> taken = std::move(found->call);
   queue_.erase(found);
   taken_count_ += 1;

@@ -56,12 +56,15 @@ class RunQueue {
               std::vector<std::shared_ptr<RunnableCall>>::iterator end, int64_t now_ns);
   // Adds a request that has waited for a version of its model, and does not refuse it.
   void AddAgain(std::shared_ptr<RunnableCall> call, int64_t now_ns);
+  // True if a request that has just arrived may run at once: nothing waits that may run, and its
+  // model may run.
+  bool MayPass(RunnableCall* arrived);
   // Returns the oldest request whose model may run now; null if there is none.
   std::shared_ptr<RunnableCall> Take(int64_t now_ns);
   // Returns the oldest request of `key`, for a thread that runs another request. With
   // servable::kAnyBatchKey it is the oldest one that is not compressed. Returns null if its message
-  // is longer than `bytes_max`, if there is none among the oldest servable::kLookedAtMax, or while
-  // a model may not run.
+  // is longer than `bytes_max`, if there is none among the oldest servable::kLookedAtMax, or if its
+  // model may not run now.
   std::shared_ptr<RunnableCall> TakeFor(servable::BatchKey key, size_t bytes_max);
   // Sets the models that may not run now, because they have their share of the threads. Their
   // requests stay in the queue, in their order, as long as their clients wait. Call it again now

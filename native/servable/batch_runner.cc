@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "native/base/clock.h"
+#include "native/base/giving_way.h"
 #include "native/base/share_scope.h"
 
 namespace millpond::servable {
@@ -42,7 +43,7 @@ Status BatchRunner::Run(const tensor::RunContext& context, const TensorList& inp
                         RunResults* results) const {
   const int64_t begin_ns = base::MonotonicNs();
   Status ran = Compute(inner_, example_, context, inputs, results);
-  if (ran.ok()) signature_.cost.Record(rows, base::MonotonicNs() - begin_ns);
+  if (ran.ok() && !base::GivesWay()) signature_.cost.Record(rows, base::MonotonicNs() - begin_ns);
   return ran;
 }
 
@@ -53,7 +54,7 @@ Status BatchRunner::RunOnOwnInputs(const BatchMember& member) const {
   Status ran = Compute(inner_, example_, run.context, run.inputs, &run.results);
   const int64_t end_ns = base::MonotonicNs();
   run.Enter(metrics::Phase::kBatch, end_ns);
-  if (ran.ok()) signature_.cost.Record(member.rows, end_ns - begin_ns);
+  if (ran.ok() && !base::GivesWay()) signature_.cost.Record(member.rows, end_ns - begin_ns);
   BatchRun figures;
   figures.Add(begin_ns - member.joined_ns);
   signature_.statistics.RecordRun(figures, member.rows, /*padding_rows=*/0, end_ns - begin_ns);

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "native/base/clock.h"
+#include "native/base/giving_way.h"
 #include "native/base/sharded.h"
 #include "native/base/thread_cores.h"
 #include "native/base/thread_priority.h"
+#include "native/memory/background_arena.h"
 #include "native/tf/load_control.h"
 #include "tensorflow/core/util/work_sharder.h"
 
@@ -24,6 +27,10 @@ base::Sharded<Runs>& AllRuns() {
   static auto* const all = new base::Sharded<Runs>(base::CellCountForRequestThreads());
   return *all;
 }
+
+thread_local CoreShareScope* current_scope = nullptr;
+// Stays true: a thread that gives way serves no other request.
+thread_local bool has_given_way = false;
 
 constexpr int64_t kRecentNs = 1'000'000'000;
 
@@ -51,15 +58,33 @@ int TakeShare(bool is_counted, int cores_max) {
 }  // namespace
 
 CoreShareScope::CoreShareScope(int cores_max)
-    : is_counted_(!base::IsBackgroundThread() && LoadScope::Current() == nullptr),
-      cores_(std::min(TakeShare(is_counted_, cores_max), cores_max)),
-      outer_(tensorflow::GetPerThreadMaxParallelism()) {
+    : has_share_(!base::IsBackgroundThread() && LoadScope::Current() == nullptr &&
+                 !base::GivesWay()),
+      cores_(std::min(TakeShare(has_share_, cores_max), cores_max)),
+      outer_(tensorflow::GetPerThreadMaxParallelism()),
+      outer_scope_(current_scope) {
   tensorflow::SetPerThreadMaxParallelism(cores_);
+  current_scope = this;
 }
 
 CoreShareScope::~CoreShareScope() {
+  current_scope = outer_scope_;
   tensorflow::SetPerThreadMaxParallelism(outer_);
-  if (is_counted_) AllRuns().Mine().count.fetch_sub(1);
+  GiveUpShare();
+}
+
+void CoreShareScope::GiveUpShare() {
+  if (std::exchange(has_share_, false)) AllRuns().Mine().count.fetch_sub(1);
+}
+
+void CoreShareScope::GiveWay() {
+  if (has_given_way || !base::GivesWay()) return;
+  has_given_way = true;
+  for (auto* scope = current_scope; scope != nullptr; scope = scope->outer_scope_) {
+    scope->GiveUpShare();
+  }
+  tensorflow::SetPerThreadMaxParallelism(1);
+  static_cast<void>(memory::UseBackgroundArena());
 }
 
 bool AreRequestsComing() {

@@ -64,6 +64,7 @@ namespace {
 absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel, uint64_t device_id,
                           tensorflow::OpKernelContext* context) {
   if (current_scope == nullptr) return absl::OkStatus();
+  CoreShareScope::GiveWay();
   // Counts strings and other objects of kernels, because these do not come from the device's
   // allocator.
   if (!RunMemory::Allows(current_scope, 0)) {

@@ -1,5 +1,6 @@
 """The kernel's figures of server processes, and commands beside them."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -45,6 +46,17 @@ def mapped_files(process_id: int) -> set[str]:
     """Returns the names of the mapped files, mostly libraries."""
     lines = Path(f"/proc/{process_id}/maps").read_text().splitlines()
     return {Path(line.split(maxsplit=5)[5]).name for line in lines if line.count("/")}
+
+
+def request_thread_policies(process_id: int) -> list[int]:
+    """Returns the scheduling policy (`os.SCHED_…`) of each thread that runs requests."""
+    policies = []
+    for task in Path(f"/proc/{process_id}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            name, fields = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+            if name.startswith("request-"):
+                policies.append(int(fields.split()[38]))
+    return policies
 
 
 def child_processes(process_id: int) -> list[int]:

@@ -1,7 +1,12 @@
-"""Requests that never end by themselves: they stop no other model, and they get a deadline."""
+"""Requests that never end by themselves: they stop no other model, leave it the cores, and get a deadline."""
 
+import http.client
+import json
 import math
 import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 import grpc
 import numpy as np
@@ -9,7 +14,7 @@ import pytest
 
 from serving import ModelServer
 from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request, wait_until
-from tests.integration.processes import cpu_seconds
+from tests.integration.processes import cpu_seconds, request_thread_policies
 
 ENDLESS_COUNT = 16
 FOR_EVER = predict_request("slow", {"seconds": np.float64(math.inf)})
@@ -48,6 +53,43 @@ def test_endless_requests_stop_no_other_model(server: ModelServer) -> None:
             call.cancel()
         quick = predict_request("slow", {"x": np.int32(1)}, signature_name="quick")
         assert caller.predict(quick, timeout=TIMEOUT_SECONDS).model_spec.version.value == 1
+
+
+def endless_over_grpc(server: ModelServer, stack: ExitStack) -> None:
+    caller = stack.enter_context(caller_to(server.target))
+    for _ in range(ENDLESS_COUNT):
+        stack.callback(caller.start_predict(FOR_EVER, timeout=600).cancel)
+
+
+def endless_over_rest(server: ModelServer, stack: ExitStack) -> None:
+    body = json.dumps({"inputs": {"seconds": math.inf}})
+    for _ in range(ENDLESS_COUNT):
+        address = urlsplit(server.url)
+        connection = http.client.HTTPConnection(str(address.hostname), address.port)
+        stack.callback(connection.close)
+        connection.request("POST", "/v1/models/slow:predict", body)
+
+
+@pytest.mark.parametrize("send_endless", [endless_over_grpc, endless_over_rest])
+def test_endless_requests_give_way_to_others(
+    server: ModelServer, send_endless: Callable[[ModelServer, ExitStack], None]
+) -> None:
+    scale = predict_request("scale", {"x": np.array([1.0], np.float32)})
+    core_count = len(os.sched_getaffinity(0))
+
+    def policies() -> list[int]:
+        return request_thread_policies(server.process_id)
+
+    with caller_to(server.target) as caller, ExitStack() as stack:
+        caller.predict(scale, timeout=TIMEOUT_SECONDS)
+        send_endless(server, stack)
+        wait_until(lambda: policies().count(os.SCHED_IDLE) > core_count, "runs that give way")
+        for _ in range(20):
+            caller.predict(scale, timeout=TIMEOUT_SECONDS)
+        assert policies().count(os.SCHED_OTHER) >= core_count
+        stack.close()
+        wait_until(lambda: os.SCHED_IDLE not in policies(), "the end of their threads")
+        assert policies().count(os.SCHED_OTHER) >= core_count
 
 
 def test_request_without_a_deadline_gets_one(server: ModelServer) -> None:

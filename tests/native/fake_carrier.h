@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -30,7 +31,10 @@ class FakeCarrier final : public rpc::CallCarrier {
   void WriteAnswers() override { ++write_count_; }
 
   // From here on the call learns of its answer, and of Close.
-  void Add(int32_t stream, const std::shared_ptr<rpc::StreamCall>& call) { calls_[stream] = call; }
+  void Add(int32_t stream, const std::shared_ptr<rpc::StreamCall>& call) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    calls_[stream] = call;
+  }
   // The client is gone.
   void Close(int64_t now_ns) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -48,7 +52,7 @@ class FakeCarrier final : public rpc::CallCarrier {
   std::map<int32_t, std::weak_ptr<rpc::StreamCall>> calls_;
   std::map<int32_t, rpc::CallEnd> answers_;
   bool is_closed_ = false;
-  int write_count_ = 0;
+  std::atomic<int> write_count_{0};
 };
 
 }  // namespace millpond::testing

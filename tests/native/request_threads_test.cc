@@ -3,11 +3,13 @@
 #include "native/rpc/request_threads.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "native/base/other_thread.h"
+#include "native/base/thread_priority.h"
 #include "native/metrics/request_statistics.h"
 #include "native/rpc/incoming_request.h"
 #include "native/rpc/predict_service.h"
@@ -71,6 +75,42 @@ class TwoRequests final : public EventSource {
   bool is_over_ = false;
 };
 
+// Gives each request that the test adds to a thread that waits or looks.
+class AddedRequests final : public EventSource {
+ public:
+  void HandleEvents(int timeout_ms, ReceiveSpace*,
+                    std::vector<std::shared_ptr<RunnableCall>>* to_run,
+                    std::atomic<int>* idle_count) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (timeout_ms != 0) {
+      changed_.wait(lock, [this] { return wake_count_ > 0 || !calls_.empty(); });
+      if (wake_count_ > 0) --wake_count_;
+    }
+    if (!calls_.empty()) {
+      to_run->push_back(std::move(calls_.front()));
+      calls_.pop_front();
+    }
+    if (idle_count != nullptr) idle_count->fetch_sub(1);
+  }
+  void Wake() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++wake_count_;
+    changed_.notify_one();
+  }
+  void CheckTimes(int64_t) override {}
+  void Add(std::shared_ptr<RunnableCall> call) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    calls_.push_back(std::move(call));
+    changed_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<RunnableCall>> calls_;
+  int wake_count_ = 0;
+};
+
 class RequestThreadsTest : public ::testing::Test {
  protected:
   RequestThreadsTest() {
@@ -91,9 +131,10 @@ class RequestThreadsTest : public ::testing::Test {
     limits_.is_cut_short = &is_cut_short_;
   }
 
-  std::shared_ptr<RunnableCall> NewRequest(int32_t stream, int64_t x) {
+  std::shared_ptr<RunnableCall> NewRequest(int32_t stream, int64_t x,
+                                           const std::string& model = "m") {
     const std::string bytes(reinterpret_cast<const char*>(&x), sizeof x);
-    const std::string message = testing::PredictMessage(testing::ModelSpecMessage("m"),
+    const std::string message = testing::PredictMessage(testing::ModelSpecMessage(model),
                                                         {{"x", testing::kRowsMark + bytes}});
     IncomingRequest request{base::ByteBudget::Share(nullptr)};
     EXPECT_TRUE(request.Begin(&method_, {}, 1).ok());
@@ -129,6 +170,118 @@ TEST_F(RequestThreadsTest, ABatchTakesWhatTheNetworkHoldsBesideAFreeThread) {
   ASSERT_FALSE(row_counts_.empty());
   EXPECT_EQ(row_counts_.front(), 2);
   EXPECT_EQ(carrier_->answers().size(), 2);
+}
+
+// --- Runs that last ---
+
+// A further model "greedy" has runs that compute until the test releases them, and "modest" has
+// usual ones. Each run notes its thread and its priority.
+class GreedyRunsTest : public RequestThreadsTest {
+ protected:
+  struct Seen {
+    pid_t thread = 0;
+    int policy = -1;
+  };
+
+  GreedyRunsTest() {
+    Publish("greedy", [this](const testing::RowRun&) {
+      under_way_count_ += 1;
+      while (sched_getscheduler(0) != SCHED_IDLE && !are_released_) {
+      }
+      lowered_count_ += 1;
+      while (!are_released_) std::this_thread::yield();
+      Note(0);
+      return base::Status();
+    });
+    Publish("modest", [this](const testing::RowRun& run) {
+      Note(run.values.front());
+      return base::Status();
+    });
+  }
+  void SetUp() override {
+    bool is_allowed = false;
+    std::thread([&] {
+      is_allowed = base::SetThreadPriority(base::ThreadPriority::kIdle).ok();
+    }).join();
+    if (!is_allowed) GTEST_SKIP() << "this kernel lowers no threads";
+  }
+
+  // Adds a request to "modest" and waits for its answer. Returns its run.
+  Seen RunModest(AddedRequests* source) {
+    const int32_t stream = NextStream();
+    source->Add(NewRequest(stream, stream, "modest"));
+    while (limits_.admission->in_flight_count() > greedy_count_) std::this_thread::yield();
+    const std::lock_guard<std::mutex> lock(seen_mutex_);
+    return seen_.at(stream);
+  }
+  void AddGreedy(AddedRequests* source) {
+    greedy_count_ += 1;
+    source->Add(NewRequest(NextStream(), 1, "greedy"));
+  }
+  void WaitUntilLowered(int count) {
+    while (lowered_count_ < count) std::this_thread::yield();
+  }
+  void Release() {
+    are_released_ = true;
+    greedy_count_ = 0;
+    while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
+  }
+
+  std::atomic<int> under_way_count_{0};
+  int64_t greedy_count_ = 0;      // requests to "greedy" that are not answered
+  std::map<int64_t, Seen> seen_;  // of each run, by its number; the greedy ones have 0
+
+ private:
+  void Publish(const std::string& model, testing::RowServable::Watch watch) {
+    auto servable = std::make_unique<testing::RowServable>(servable::ServableId{model, 1}, watch);
+    const auto entry = std::make_shared<servable::ServableEntry>(std::move(servable));
+    EXPECT_TRUE(servable::PublishHighest(map_, entry).ok());
+  }
+  void Note(int64_t number) {
+    const std::lock_guard<std::mutex> lock(seen_mutex_);
+    seen_[number] = {base::CurrentThreadId(), sched_getscheduler(0)};
+  }
+  int32_t NextStream() { return stream_ += 2; }
+
+  std::mutex seen_mutex_;
+  std::atomic<int> lowered_count_{0};
+  std::atomic<bool> are_released_{false};
+  int32_t stream_ = -1;
+};
+
+TEST_F(GreedyRunsTest, GiveWayToOthersAndTheirThreadServesNoOther) {
+  AddedRequests source;
+  RequestThreads threads(&source, map_.batches(), 1, 4);
+  threads.Start();
+  const int usual_policy = sched_getscheduler(0);
+  EXPECT_EQ(RunModest(&source).policy, usual_policy);
+  AddGreedy(&source);
+  WaitUntilLowered(1);
+  EXPECT_EQ(RunModest(&source).policy, usual_policy);
+  Release();
+  EXPECT_EQ(seen_[0].policy, SCHED_IDLE);
+  for (int i = 0; i < 20; ++i) {
+    const Seen run = RunModest(&source);
+    EXPECT_NE(run.thread, seen_[0].thread);
+    EXPECT_EQ(run.policy, usual_policy);
+  }
+  threads.Stop();
+  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+}
+
+// The share of long runs is three of four threads: one stays for the other models.
+TEST_F(GreedyRunsTest, LeaveThreadsToOtherModels) {
+  AddedRequests source;
+  RequestThreads threads(&source, map_.batches(), 1, 4);
+  threads.Start();
+  (void)RunModest(&source);
+  for (int i = 0; i < 5; ++i) AddGreedy(&source);
+  WaitUntilLowered(3);
+  for (int i = 0; i < 20; ++i) (void)RunModest(&source);
+  EXPECT_EQ(under_way_count_, 3);
+  Release();
+  threads.Stop();
+  EXPECT_TRUE(threads.Join(4 * kSecondNs));
 }
 
 }  // namespace

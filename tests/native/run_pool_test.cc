@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/base/giving_way.h"
 #include "native/base/thread_cores.h"
 #include "native/base/thread_priority.h"
 #include "native/memory/request_memory.h"
@@ -189,6 +190,23 @@ TEST_F(RunPoolTest, ALoadUsesOneCoreAndTakesNoneFromRequests) {
   }).join();
   EXPECT_EQ(CoreShareScope().cores(),
             std::max(static_cast<int>(base::AllowedCores().size()) / 2, 1));
+}
+
+TEST_F(RunPoolTest, ARunThatGivesWayHasOneCoreAndTakesNoneFromOthers) {
+  const int core_count = static_cast<int>(base::AllowedCores().size());
+  std::thread([&] {
+    std::atomic<bool> gives_way{false};
+    const base::GivingWayScope giving_way(&gives_way);
+    const CoreShareScope run;
+    CoreShareScope::GiveWay();
+    EXPECT_EQ(CurrentCoreShare(), core_count);
+    gives_way = true;
+    CoreShareScope::GiveWay();
+    EXPECT_EQ(CurrentCoreShare(), 1);
+    testing::RunTogether(1, [&](int) { EXPECT_EQ(CoreShareScope().cores(), core_count); });
+    EXPECT_EQ(CoreShareScope().cores(), 1);
+  }).join();
+  EXPECT_EQ(CoreShareScope().cores(), core_count);
 }
 
 // As with --load_priority=normal, and if the kernel refuses a lower priority.

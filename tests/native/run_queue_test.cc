@@ -177,6 +177,17 @@ TEST_F(RunQueueTest, PausedModelLetsOthersPass) {
   EXPECT_EQ(TakeModel(), "quick");
 }
 
+TEST_F(RunQueueTest, OnlyAPausedModelOrAQueueStopsAnArrival) {
+  const std::shared_ptr<RunnableCall> slow = NewCall("slow", "");
+  const std::shared_ptr<RunnableCall> quick = NewCall("quick", "");
+  EXPECT_TRUE(queue_.MayPass(slow.get()));
+  queue_.SetPausedModels({"slow"}, now_ns_);
+  EXPECT_FALSE(queue_.MayPass(slow.get()));
+  EXPECT_TRUE(queue_.MayPass(quick.get()));
+  ASSERT_TRUE(Add("", "quick"));
+  EXPECT_FALSE(queue_.MayPass(quick.get()));
+}
+
 TEST_F(RunQueueTest, PausedRequestIsTakenAtItsDeadline) {
   ASSERT_TRUE(Add("100m", "slow"));
   ASSERT_TRUE(Add("", "slow"));
@@ -262,13 +273,15 @@ TEST_F(RunQueueForBatchesTest, OnlyTheOldestRequestsAreLookedAt) {
   EXPECT_EQ(TakeModelFor(KeyOf("b")), "b");
 }
 
-TEST_F(RunQueueForBatchesTest, NothingIsTakenWhileAModelMayNotRun) {
-  AddPeeked("a");
-  queue_.SetPausedModels({"b"}, now_ns_);
+TEST_F(RunQueueForBatchesTest, APausedModelIsNotTakenAndOthersAre) {
+  for (const char* model : {"a", "b", "b"}) AddPeeked(model);
+  queue_.SetPausedModels({"a"}, now_ns_);
   EXPECT_EQ(TakeModelFor(KeyOf("a")), "");
   EXPECT_EQ(TakeModelFor(servable::kAnyBatchKey), "");
+  EXPECT_EQ(TakeModelFor(KeyOf("b")), "b");
   queue_.SetPausedModels({}, now_ns_);
   EXPECT_EQ(TakeModelFor(KeyOf("a")), "a");
+  EXPECT_EQ(TakeModelFor(servable::kAnyBatchKey), "b");
 }
 
 TEST_F(RunQueueForBatchesTest, WithoutABatchedModelNoKeyIsMade) {

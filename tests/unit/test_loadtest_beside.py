@@ -1,4 +1,5 @@
 import io
+import math
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,8 +18,9 @@ from loadtest.commands.beside import (
     print_beside,
 )
 from loadtest.drive.demo_server import config_file
-from loadtest.drive.disturbances import DISTURBANCES, ENDLESS, GROUPS, Site
-from loadtest.drive.life_slow_model import SLOW_MODEL_NAME
+from loadtest.drive.disturbances import DISTURBANCES, ENDLESS, ENDLESS_GRPC, GROUPS, Site
+from loadtest.drive.life_slow_model import SLOW_MODEL_NAME, slow_request
+from loadtest.drive.raw_http2 import PREFACE
 from loadtest.plan.plan import Reply
 from serving.base.clock import SystemClock
 from serving.config.model_config_file import read_model_config_file
@@ -50,27 +52,36 @@ def test_group_stands_for_each_disturbance_once():
     assert all(name in DISTURBANCES for group in GROUPS.values() for name in group)
 
 
-def test_endless_requests_ask_the_slow_model_over_http(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "beginning", "part"),
+    [
+        (ENDLESS, b"POST /v1/models/slow:predict HTTP/1.1\r\n", b"Infinity"),
+        (ENDLESS_GRPC, PREFACE, slow_request(math.inf).SerializeToString()),
+    ],
+)
+def test_endless_requests_ask_the_slow_model(
+    tmp_path: Path, name: str, beginning: bytes, part: bytes
+) -> None:
     file = config_file(tmp_path, {"a": tmp_path / "a", SLOW_MODEL_NAME: tmp_path / "slow"})
     assert [model.name for model in read_model_config_file(file)] == ["a", SLOW_MODEL_NAME]
     with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        address = f"127.0.0.1:{server.getsockname()[1]}"
         site = Site(
-            target="127.0.0.1:1",
-            url=url,
+            target=address,
+            url=f"http://{address}",
             message=b"",
             rest_body=b"",
             rest_rate=0,
             seconds=1,
             clock=SystemClock(),
         )
-        with DISTURBANCES[ENDLESS].start(site):
+        with DISTURBANCES[name].start(site):
             clients = [server.accept()[0] for _ in range(8)]
             for client in clients:
                 with client:
-                    assert client.recv(4_096).startswith(
-                        b"POST /v1/models/slow:predict HTTP/1.1\r\n"
-                    )
+                    sent = client.recv(4_096)
+                    assert sent.startswith(beginning)
+                    assert part in sent
 
 
 def test_ratio_compares_with_all_quiet_segments():

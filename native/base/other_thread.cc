@@ -1,0 +1,41 @@
+#include "native/base/other_thread.h"
+
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+namespace millpond::base {
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+}  // namespace
+
+Status LowerThread(pthread_t thread) {
+  const sched_param parameters{};
+  const int error = pthread_setschedparam(thread, SCHED_IDLE, &parameters);
+  if (error == 0) return {};
+  return {Code::kPermissionDenied, "the kernel refused SCHED_IDLE for another thread: " +
+                                       std::generic_category().message(error)};
+}
+
+int64_t ThreadCpuNs(pthread_t thread) {
+  clockid_t clock{};
+  timespec time{};
+  if (pthread_getcpuclockid(thread, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
+  return time.tv_sec * kNsPerSecond + time.tv_nsec;
+}
+
+pid_t CurrentThreadId() { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+bool IsThreadGone(pid_t id) {
+  // Signal 0 is sent to nobody: the call only looks for the thread.
+  return syscall(SYS_tgkill, getpid(), id, 0) != 0 && errno == ESRCH;
+}
+
+}  // namespace millpond::base
