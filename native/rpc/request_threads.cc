@@ -135,23 +135,25 @@ void RequestThreads::WaitForEvents(Thread* self) {
   if (first != nullptr) Run(self, first);
 }
 
-void RequestThreads::Look(Thread* self) {
+bool RequestThreads::Look(Thread* self, bool wakes) {
   source_->HandleEvents(0, &self->space, &self->arrived, nullptr);
   self->now_ns = self->looked_ns = base::MonotonicNs();
-  QueueArrived(self, 0);
+  return QueueArrived(self, 0, wakes);
 }
 
-void RequestThreads::QueueArrived(Thread* self, size_t from) {
-  if (self->arrived.size() > from) {
+bool RequestThreads::QueueArrived(Thread* self, size_t from, bool wakes) {
+  const bool has_arrived = self->arrived.size() > from;
+  if (has_arrived) {
     for (size_t i = from; i < self->arrived.size(); ++i) self->arrived[i]->PeekBatchKey();
     const auto begin = self->arrived.begin() + static_cast<std::ptrdiff_t>(from);
     const auto refused = queue_.Add(begin, self->arrived.end(), self->now_ns);
-    WakeIfWorth(*self);
+    if (wakes) WakeIfWorth(*self);
     for (const std::shared_ptr<RunnableCall>& call : refused.too_late) call->Refuse(TooLate());
     for (const std::shared_ptr<RunnableCall>& call : refused.too_many)
       call->Refuse(servable::BatchRegistry::Refusal());
   }
   self->arrived.clear();
+  return has_arrived;
 }
 
 void RequestThreads::WakeIfWorth(const Thread& self) {
@@ -210,9 +212,15 @@ std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::Take(
   }
   if (auto queued = TakeQueued(key, bytes_max)) return queued;
   // The network may hold a request of the key that no thread has read yet. It is read here even if
-  // a thread is free, because that thread may have to wait for a core.
-  threads_.Look(&self_);
+  // a thread is free, because that thread may have to wait for a core. No thread is woken for it,
+  // because it would come too late: this batch takes it at once.
+  if (!threads_.Look(&self_, /*wakes=*/false)) return nullptr;
+  has_arrived_ = true;
   return TakeQueued(key, bytes_max);
+}
+
+void RequestThreads::QueueOfThread::EndTaking() {
+  if (std::exchange(has_arrived_, false)) threads_.WakeIfWorth(self_);
 }
 
 std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeQueued(

@@ -129,12 +129,14 @@ class RequestThreads final {
     }
     std::unique_ptr<servable::WaitingRequest> Take(servable::BatchKey key,
                                                    size_t bytes_max) override;
+    void EndTaking() override;
 
    private:
     std::unique_ptr<servable::WaitingRequest> TakeQueued(servable::BatchKey key, size_t bytes_max);
 
     RequestThreads& threads_;
     Thread& self_;
+    bool has_arrived_ = false;  // requests, since EndTaking, for which no thread was woken
   };
 
   struct Thread {
@@ -175,11 +177,13 @@ class RequestThreads final {
 
   // --- called by the thread `self` ---
   void Serve(Thread* self);
-  void Look(Thread* self);
+  bool Look(Thread* self, bool wakes = true);
   void WaitForEvents(Thread* self);
   bool RunNext(Thread* self);
   void Run(Thread* self, const std::shared_ptr<RunnableCall>& call);
-  void QueueArrived(Thread* self, size_t from);
+  // Queues what has arrived, and refuses what the queue does not take. Returns false if nothing has
+  // arrived.
+  bool QueueArrived(Thread* self, size_t from, bool wakes = true);
   void WakeIfWorth(const Thread& self);
   bool LeaveIfSuperfluous(Thread* self);
 

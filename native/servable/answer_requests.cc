@@ -53,6 +53,7 @@ class Answering {
     } else {
       Batch batch(batching->inner(), batching->settings(), signature, run);
       if (takes) misfit = TakeOthers(&batch);
+      waiting_.EndTaking();
       batch.Run(give_turn);
     }
     FinishAll();

@@ -63,6 +63,8 @@ class WaitingRequests {
   // Takes the oldest waiting request of `key`; with kAnyBatchKey the oldest one that is not
   // compressed. Returns null if none waits, or if its message is longer than `bytes_max`.
   virtual std::unique_ptr<WaitingRequest> Take(BatchKey key, size_t bytes_max) = 0;
+  // The batch that took requests runs now: what waits is for other threads.
+  virtual void EndTaking() {}
 };
 
 // The oldest requests of a queue among which FindWaiting looks, because it holds the queue's lock.

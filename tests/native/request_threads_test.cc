@@ -59,8 +59,9 @@ class TwoRequests final : public EventSource {
     }
     if (idle_count != nullptr) idle_count->fetch_sub(1);
   }
-  void Wake() override {}
+  void Wake() override { ++wake_count_; }
   void CheckTimes(int64_t) override {}
+  int wake_count() const { return wake_count_; }
   void End() {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_over_ = true;
@@ -73,6 +74,7 @@ class TwoRequests final : public EventSource {
   std::deque<std::shared_ptr<RunnableCall>> calls_;
   int waiting_count_ = 0;
   bool is_over_ = false;
+  std::atomic<int> wake_count_{0};
 };
 
 // Gives each request that the test adds to a thread that waits or looks.
@@ -164,12 +166,26 @@ TEST_F(RequestThreadsTest, ABatchTakesWhatTheNetworkHoldsBesideAFreeThread) {
   RequestThreads threads(&source, map_.batches(), 2, 2);
   threads.Start();
   while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
+  // The other thread would find nothing.
+  EXPECT_EQ(source.wake_count(), 0);
   threads.Stop();
   source.End();
   EXPECT_TRUE(threads.Join(4 * kSecondNs));
   ASSERT_FALSE(row_counts_.empty());
   EXPECT_EQ(row_counts_.front(), 2);
   EXPECT_EQ(carrier_->answers().size(), 2);
+}
+
+TEST_F(RequestThreadsTest, WhatABatchLeavesWakesAFreeThread) {
+  TwoRequests source(NewRequest(1, 10), NewRequest(3, 20, "another"));
+  RequestThreads threads(&source, map_.batches(), 2, 2);
+  threads.Start();
+  while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
+  EXPECT_EQ(source.wake_count(), 1);
+  threads.Stop();
+  source.End();
+  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+  EXPECT_EQ(row_counts_, std::vector<int64_t>{1});
 }
 
 // --- Runs that last ---
@@ -211,8 +227,12 @@ class GreedyRunsTest : public RequestThreadsTest {
     const int32_t stream = NextStream();
     source->Add(NewRequest(stream, stream, "modest"));
     while (limits_.admission->in_flight_count() > greedy_count_) std::this_thread::yield();
+    return SeenOf(stream);
+  }
+  // Returns the run of a number; the greedy ones have 0.
+  Seen SeenOf(int64_t number) {
     const std::lock_guard<std::mutex> lock(seen_mutex_);
-    return seen_.at(stream);
+    return seen_.at(number);
   }
   void AddGreedy(AddedRequests* source) {
     greedy_count_ += 1;
@@ -228,8 +248,7 @@ class GreedyRunsTest : public RequestThreadsTest {
   }
 
   std::atomic<int> under_way_count_{0};
-  int64_t greedy_count_ = 0;      // requests to "greedy" that are not answered
-  std::map<int64_t, Seen> seen_;  // of each run, by its number; the greedy ones have 0
+  int64_t greedy_count_ = 0;  // requests to "greedy" that are not answered
 
  private:
   void Publish(const std::string& model, testing::RowServable::Watch watch) {
@@ -244,6 +263,7 @@ class GreedyRunsTest : public RequestThreadsTest {
   int32_t NextStream() { return stream_ += 2; }
 
   std::mutex seen_mutex_;
+  std::map<int64_t, Seen> seen_;
   std::atomic<int> lowered_count_{0};
   std::atomic<bool> are_released_{false};
   int32_t stream_ = -1;
@@ -259,10 +279,10 @@ TEST_F(GreedyRunsTest, GiveWayToOthersAndTheirThreadServesNoOther) {
   WaitUntilLowered(1);
   EXPECT_EQ(RunModest(&source).policy, usual_policy);
   Release();
-  EXPECT_EQ(seen_[0].policy, SCHED_IDLE);
+  EXPECT_EQ(SeenOf(0).policy, SCHED_IDLE);
   for (int i = 0; i < 20; ++i) {
     const Seen run = RunModest(&source);
-    EXPECT_NE(run.thread, seen_[0].thread);
+    EXPECT_NE(run.thread, SeenOf(0).thread);
     EXPECT_EQ(run.policy, usual_policy);
   }
   threads.Stop();
