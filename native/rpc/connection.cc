@@ -268,7 +268,7 @@ void Connection::EndIfAbandoned() {
   }
 }
 
-std::optional<int64_t> Connection::IdleSince(int64_t now_ns) {
+std::optional<Idleness> Connection::IdleSince(int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const ConnectionTimes& times = life_.times();
   if (is_closed() || !times.idle_since_ns) return {};
@@ -276,7 +276,7 @@ std::optional<int64_t> Connection::IdleSince(int64_t now_ns) {
   const bool is_read = ioctl(transport_->fd(), FIONREAD, &unread_bytes) == 0 && unread_bytes == 0;
   const bool had_its_time = now_ns - times.read_ns >= kSilentNs;
   if (!is_read || session_->waiting_bytes() > 0 || !had_its_time) return {};
-  return times.idle_since_ns;
+  return life_.idleness();
 }
 
 std::optional<double> Connection::Pace(int64_t now_ns) {

@@ -114,7 +114,7 @@ class Connection final : public CallCarrier, private SessionEvents {
   // Returns since when no request is open. Returns nothing if one is open or may be on its way,
   // because a close would lose it: the client has sent something within 300 ms, or its bytes are
   // not read yet.
-  std::optional<int64_t> IdleSince(int64_t now_ns);
+  std::optional<Idleness> IdleSince(int64_t now_ns);
   // The bytes a second of the slowest body; see StreamTable.
   std::optional<double> Pace(int64_t now_ns);
   // Refuses the requests whose bodies are waited for, and ends.

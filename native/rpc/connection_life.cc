@@ -62,6 +62,7 @@ bool ConnectionLife::MoveTo(ConnectionPhase phase) {
 
 void ConnectionLife::NoteCalls(bool has_calls, int64_t now_ns) {
   if (has_calls) {
+    has_asked_ = true;
     times_.idle_since_ns.reset();
   } else {
     times_.idle_since_ns = now_ns;

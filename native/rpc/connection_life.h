@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <tuple>
 
 #include "native/rpc/wire_limits.h"
 
@@ -34,6 +35,17 @@ struct ConnectionTimes {
   std::optional<int64_t> goaway_ns;           // the client was asked to go
   std::optional<int64_t> last_goaway_ns;      // later calls are refused
   std::optional<int64_t> writes_ended_ns;     // the client's side is waited for
+};
+
+// A connection without an open request. The least one makes place first: a client that has never
+// sent a request loses less than one that will send its next request here.
+struct Idleness {
+  bool has_asked = false;
+  int64_t since_ns = 0;
+
+  bool operator<(const Idleness& other) const {
+    return std::tie(has_asked, since_ns) < std::tie(other.has_asked, other.since_ns);
+  }
 };
 
 // The next thing that a connection is to do.
@@ -81,6 +93,11 @@ class ConnectionLife {
 
   ConnectionPhase phase() const { return phase_; }
   const ConnectionTimes& times() const { return times_; }
+  // Returns nothing while a call is open.
+  std::optional<Idleness> idleness() const {
+    if (!times_.idle_since_ns) return {};
+    return Idleness{has_asked_, *times_.idle_since_ns};
+  }
   bool is_closed() const { return phase_ == ConnectionPhase::kClosed; }
   bool is_ending() const { return phase_ >= ConnectionPhase::kEnding; }
 
@@ -133,6 +150,7 @@ class ConnectionLife {
   const WireLimits& limits_;
   ConnectionPhase phase_ = ConnectionPhase::kConnecting;
   ConnectionTimes times_;
+  bool has_asked_ = false;  // a call has begun
 };
 
 }  // namespace millpond::rpc

@@ -157,19 +157,21 @@ void Network::Accept(Port* port, size_t listener, int count_max) {
   }
 }
 
-// Closes the connection that has been idle longest if the port is full, or else refuses the request
-// whose body comes slowest. Called without the lock, because connections take locks of their own.
+// If the port is full, closes a connection without an open request: one that never had any before
+// the others, and of these the one that has been idle longest. If there is none, refuses the
+// request whose body comes slowest. Called without the lock, because connections take locks of
+// their own.
 void Network::MakePlace(const Port& port) {
   if (!port.makes_place || port.shared->connection_count.load() < port.connection_count_max) return;
   const int64_t now_ns = base::MonotonicNs();
   std::shared_ptr<Connection> idlest;
   std::shared_ptr<Connection> slowest;
-  int64_t idle_since_ns = INT64_MAX;
+  Idleness least;
   double pace = 0;
   for (const auto& connection : All(port.shared.get())) {
-    const auto since_ns = connection->IdleSince(now_ns);
-    if (since_ns && *since_ns < idle_since_ns) {
-      idle_since_ns = *since_ns;
+    const auto idleness = connection->IdleSince(now_ns);
+    if (idleness && (idlest == nullptr || *idleness < least)) {
+      least = *idleness;
       idlest = connection;
     }
     const auto its_pace = connection->Pace(now_ns);

@@ -40,6 +40,20 @@ TEST(ConnectionLife, PhasesFollowInOneDirection) {
   EXPECT_FALSE(MayFollow(Phase::kConnecting, Phase::kGoingAway));
 }
 
+TEST(ConnectionLife, AConnectionThatNeverAskedMakesPlaceFirst) {
+  const WireLimits limits = Limits();
+  ConnectionLife asked(limits, kBegin);
+  EXPECT_TRUE(asked.idleness());
+  asked.NoteCalls(true, kBegin);
+  EXPECT_FALSE(asked.idleness());
+  asked.NoteCalls(false, kBegin + kSecond);
+  const ConnectionLife silent(limits, kBegin + 9 * kSecond);
+  const ConnectionLife younger(limits, kBegin + 10 * kSecond);
+  EXPECT_TRUE(*silent.idleness() < *asked.idleness());
+  EXPECT_TRUE(*silent.idleness() < *younger.idleness());
+  EXPECT_FALSE(*asked.idleness() < *younger.idleness());
+}
+
 // --- The table: what is done in a phase, by what has happened ---
 
 struct Row {
