@@ -191,6 +191,7 @@ def _remarks(name: str, model: Mapping[str, Any], now_wall_ns: int) -> list[str]
         lines.append(f"{name}: label {label} waits for version {version}, which is not AVAILABLE")
     for version in model["versions"]:
         subject = f"{name}: version {version['version']}"
+        lines += _table_remarks(subject, version)
         lines += [*_batching_remarks(subject, version), *_accelerator_remarks(subject, version)]
     shown = {version["version"] for version in model["versions"]}
     lines += [
@@ -220,6 +221,27 @@ def _log_text(name: str, log: Mapping[str, Any], now_wall_ns: int) -> str:
         age = age_text((now_wall_ns - log["last_error_wall_ns"]) / NS_PER_SECOND)
         parts.append(f"last error {age} ago: {log['last_error']}")
     return _one_line(f"{name}: request log {where}: {'; '.join(parts)}")
+
+
+def _table_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line about the bytes that the load of a version with tables read, and why it read them all.
+
+    Servers of earlier releases do not send "table_reads".
+    """
+    reads = version.get("table_reads")
+    if reads is None:
+        return
+    read, kept = reads["restored_bytes"], reads["kept_bytes"]
+    text = f"read {_megabytes(read)} of {_megabytes(read + kept)}"
+    if reads["copied_bytes"]:
+        text += f", copied {_megabytes(reads['copied_bytes'])} in memory"
+    if reason := reads["delta_restored_in_full"]:
+        text += f"; delta restored in full: {reason}"
+    yield _one_line(f"{subject}: {text}")
+
+
+def _megabytes(size_bytes: float) -> str:
+    return f"{size_bytes / _BYTES_PER_MB:,.1f} MB"
 
 
 def _batching_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:

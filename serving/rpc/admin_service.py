@@ -24,6 +24,7 @@ from serving.data_plane.servables import (
     Servable,
     SignatureBatching,
 )
+from serving.loading.table_reports import RESTORED_IN_FULL
 from serving.manager.blocked_version_file import BlockedVersionKeeper
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.streams import Streams
@@ -187,8 +188,18 @@ class AdminService:
             "error_code": int(status.health.code),
             "error_message": status.health.message,
             "verdicts": [asdict(verdict) for verdict in status.verdicts],
+            "table_reads": _table_reads(status),
             **(_figures(servable) if servable else {}),
         }
+
+
+def _table_reads(status: ServableStatus) -> dict[str, Any] | None:
+    """The bytes that a version with tables read and found in memory; None for a version without tables."""
+    if "kept_bytes" not in status.figures:
+        return None
+    names = ("restored_bytes", "kept_bytes", "copied_bytes")
+    reads: dict[str, Any] = {name: int(status.figures.get(name, 0)) for name in names}
+    return reads | {RESTORED_IN_FULL: status.notes.get(RESTORED_IN_FULL, "")}
 
 
 def _figures(servable: Servable) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import io
 import json
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -477,6 +477,39 @@ def test_status_lists_batched_and_refused_signatures():
         "ctr: version 7: signature idle is batched and compared (output 'y': node 'sort' (Sort) is not "
         "an op that the analysis knows), no run yet",
     ]
+
+
+@pytest.mark.parametrize(
+    ("figures", "notes", "lines"),
+    [
+        ({"parameter_bytes": 5}, {}, []),
+        (
+            {"restored_bytes": 112_000_000, "kept_bytes": 10_288_000_000, "copied_bytes": 0},
+            {},
+            ["ctr: version 7: read 112.0 MB of 10,400.0 MB"],
+        ),
+        (
+            {"restored_bytes": 1_000_000, "kept_bytes": 9_000_000, "copied_bytes": 9_000_000},
+            {},
+            ["ctr: version 7: read 1.0 MB of 10.0 MB, copied 9.0 MB in memory"],
+        ),
+        (
+            {"restored_bytes": 10_000_000, "kept_bytes": 0, "copied_bytes": 0},
+            {"delta_restored_in_full": "t: another file"},
+            [
+                "ctr: version 7: read 10.0 MB of 10.0 MB; delta restored in full: t: another file",
+            ],
+        ),
+    ],
+)
+def test_status_says_what_a_version_with_tables_read(
+    figures: Mapping[str, float], notes: Mapping[str, str], lines: list[str]
+):
+    status = ServableStatus(id=ServableId("ctr", 7), state=AVAILABLE, figures=figures, notes=notes)
+    (model,) = json.loads(admin_service(statuses=[status]).list_models(b""))["models"]
+    out = io.StringIO()
+    print_models({"ctr": model}, 0, out)
+    assert out.getvalue().splitlines()[2:] == lines
 
 
 def test_status_says_what_ran_on_the_accelerator():
