@@ -17,6 +17,7 @@ from serving.commands.ctr_model import reference_answer, request_inputs
 from serving.core.servable import END
 from serving.monitoring.metrics_routes import PATHS
 from tests.integration.clients import array, caller_to, predict_request
+from tests.integration.example_exports import example
 from tests.integration.exports import drop, let_settle
 from tests.integration.kept_exports import exported_by, kept_export, kept_jax_exports
 from tests.integration.model_host import HostedModel, ModelHost
@@ -29,6 +30,7 @@ ROW_COUNTS = (1, 2, 4, 5, 8, 9, 16, 33)
 
 
 LOOKED_UP_ROWS = 20
+WORDS = (b"apple", b"pear", b"plum")
 
 
 def looked_up_answer(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -227,6 +229,28 @@ def test_an_index_beyond_a_table_is_refused(host: ModelHost, looked_up: Path) ->
             assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
+def test_examples_are_parsed_on_the_cpu(host: ModelHost, parsed: Path) -> None:
+    model = host.model(prefix="parsed", settings={"platform": "pjrt"}).serve(parsed)
+    line = model.wait_for_log("signature_on_accelerator", version=1)
+    assert line["cpu_ops"] == ["LookupTableFindV2", "ParseExampleV2"]
+    features = [
+        (1.5, b"pear"),
+        (-2.0, b"plum"),
+        (0.25, b"unknown"),
+        (3.0, b"apple"),
+        (0.0, b"pear"),
+    ]
+    examples = [example(x=x, word=word).SerializeToString() for x, word in features]
+    places = [WORDS.index(word) if word in WORDS else len(WORDS) for _, word in features]
+    rows = np.stack(
+        [np.eye(len(WORDS) + 1)[place] * x for (x, _), place in zip(features, places, strict=True)]
+    )
+    with caller_to(model.server.target) as caller:
+        inputs = {"examples": np.array(examples, dtype=object)}
+        answer = array(caller.predict(predict_request(model.name, inputs)).outputs["y"])
+        assert answer == pytest.approx(rows @ np.arange(8).reshape(4, 2), abs=1e-5)
+
+
 @pytest.mark.parametrize(("tables", "is_on_cpu"), [("device", False), ("host", True)])
 def test_the_tables_are_where_the_settings_say(
     host: ModelHost, ctr: Mapping[int, Path], tables: str, is_on_cpu: bool
@@ -294,6 +318,33 @@ def random_graphs() -> Path:
     """The SavedModel and the answers of split_models.py."""
     exporter = exported_by("tests.integration.split_models")
     return kept_export("split", exporter, ("tests/integration/split_models.py",))
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Examples of a number and a word: the word's place in a vocabulary, times the number, and a layer."""
+    import tensorflow as tf
+
+    keys = tf.lookup.KeyValueTensorInitializer(
+        list(WORDS), list(range(len(WORDS))), key_dtype=tf.string, value_dtype=tf.int64
+    )
+    module = tf.Module()
+    module.words = tf.lookup.StaticHashTable(keys, default_value=len(WORDS))
+    module.weights = tf.Variable(tf.reshape(tf.range(8.0), [4, 2]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "examples")])
+    def serve(examples: Any) -> Any:
+        kinds = {
+            "x": tf.io.FixedLenFeature([], tf.float32),
+            "word": tf.io.FixedLenFeature([], tf.string),
+        }
+        features = tf.io.parse_example(examples, kinds)
+        places = tf.one_hot(module.words.lookup(features["word"]), len(WORDS) + 1)
+        return {"y": tf.matmul(places * features["x"][:, tf.newaxis], module.weights)}
+
+    directory = tmp_path_factory.mktemp("parsed") / "1"
+    tf.saved_model.save(module, str(directory), signatures=serve)
+    return let_settle(directory)
 
 
 @pytest.fixture(scope="module")

@@ -101,6 +101,16 @@ TEST_F(AcceleratedRunnerTest, RunsOnTheAccelerator) {
   EXPECT_EQ(host_runs_, 0);
 }
 
+TEST_F(AcceleratedRunnerTest, RowsThatAreNotIndependentFillAProgram) {
+  runner_ = std::make_unique<AcceleratedRunner>(std::make_unique<CountingRunner>(&host_runs_),
+                                                program_.get(), signature_,
+                                                /*needs_exact_rows=*/true);
+  EXPECT_EQ(RunRows({1, 2, 5, 7}), (std::vector<float>{3, 6, 15, 21}));
+  EXPECT_EQ(RunRows({1, 2, 5}), (std::vector<float>{kHostAnswer}));
+  EXPECT_EQ(RunRows({1, 2, 5, 7, 9}), (std::vector<float>{kHostAnswer}));
+  EXPECT_EQ(host_runs_, 2);
+}
+
 TEST_F(AcceleratedRunnerTest, OtherShapesRunOnTheCpu) {
   EXPECT_EQ(RunRows({}), (std::vector<float>{kHostAnswer}));
   EXPECT_EQ(Run(Tensor(tensorflow::DT_FLOAT, {2, 2})), (std::vector<float>{kHostAnswer}));
