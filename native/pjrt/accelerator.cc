@@ -44,12 +44,17 @@ base::StatusOr<std::shared_ptr<Accelerator>> Accelerator::Make(const Plugin& plu
   create.num_options = client_options.size();
   MILLPOND_RETURN_IF_PJRT_ERROR(api, api->PJRT_Client_Create(&create),
                                 "making a client of " + plugin.description());
-  std::shared_ptr<Accelerator> accelerator(new Accelerator(plugin, create.client));
+  std::shared_ptr<Accelerator> accelerator(new Accelerator(plugin, create.client, options.idle_ns));
   MILLPOND_RETURN_IF_ERROR(accelerator->FindDevice());
+  const base::StatusOr<AcceleratorMemory> memory = accelerator->Memory();
+  if (memory.ok() && memory.value().limit_bytes > 0) {
+    accelerator->memory_.SetLimit(memory.value().limit_bytes);
+  }
   return accelerator;
 }
 
 Accelerator::~Accelerator() {
+  uploads_.reset();  // its thread uses the client
   MILLPOND_PJRT_ARGS(PJRT_Client_Destroy, destroy);
   destroy.client = client_;
   static_cast<void>(api_.ToStatus(api_->PJRT_Client_Destroy(&destroy), "freeing a client"));

@@ -8,14 +8,19 @@
 #include "native/base/status.h"
 #include "native/pjrt/api.h"
 #include "native/pjrt/device_buffer.h"
+#include "native/pjrt/device_memory.h"
+#include "native/pjrt/device_turns.h"
 #include "native/pjrt/executable.h"
 #include "native/pjrt/plugin.h"
+#include "native/pjrt/upload_queue.h"
 
 namespace millpond::pjrt {
 
 struct AcceleratorOptions {
   // The share of the GPU's memory that the client may take in all, from 0 to 1. CUDA only.
   float memory_fraction = 0.9F;
+  // A version's parameters that no run has used for this long may be dropped for another version's.
+  int64_t idle_ns = DeviceMemory::kIdleNs;
 };
 
 // The memory of an accelerator, as its client counts it.
@@ -53,19 +58,30 @@ class Accelerator {
   // room; a plugin may tell that only by the buffer's readiness.
   base::StatusOr<DeviceBuffer> StartUpload(const HostTensor& tensor, PJRT_Event** copied) const;
 
+  // The memory by its use, the turns of runs, and the uploads under way.
+  DeviceMemory& memory() const { return memory_; }
+  DeviceTurns& turns() const { return turns_; }
+  UploadQueue& uploads() const { return *uploads_; }
+
   // The error is UNIMPLEMENTED if the plugin does not count.
   base::StatusOr<AcceleratorMemory> Memory() const;
   const Api& api() const { return api_; }
 
  private:
-  Accelerator(const Plugin& plugin, PJRT_Client* client)
-      : api_(plugin.api()), client_(client), description_(plugin.description()) {}
+  Accelerator(const Plugin& plugin, PJRT_Client* client, int64_t idle_ns)
+      : api_(plugin.api()),
+        client_(client),
+        description_(plugin.description()),
+        memory_(DeviceMemory::kUnlimited, idle_ns) {}
   base::Status FindDevice();
 
   const Api api_;
   PJRT_Client* const client_;
   PJRT_Device* device_ = nullptr;
   std::string description_;
+  mutable DeviceMemory memory_;
+  mutable DeviceTurns turns_;
+  std::unique_ptr<UploadQueue> uploads_ = std::make_unique<UploadQueue>();
 };
 
 }  // namespace millpond::pjrt

@@ -12,6 +12,11 @@
   name##_Args variable{};                  \
   variable.struct_size = name##_Args_STRUCT_SIZE
 
+// True if the plugin of `api` has the function `name`. A plugin that is older than the header ends
+// its table earlier.
+#define MILLPOND_PJRT_HAS(api, name) \
+  ((api)->struct_size >= offsetof(PJRT_Api, name) + sizeof((api)->name) && (api)->name != nullptr)
+
 namespace millpond::pjrt {
 
 // The functions of a plugin: https://openxla.org/xla/pjrt/cpp_api_overview. A plugin is never

@@ -15,6 +15,7 @@ struct HostTensor {
   PJRT_Buffer_Type type = PJRT_Buffer_Type_INVALID;
   std::vector<int64_t> dims;
   const void* elements = nullptr;
+  size_t bytes = 0;  // of all elements
 };
 
 // A tensor in an accelerator's memory, which the destructor frees. The accelerator's client must

@@ -2,6 +2,19 @@
 
 namespace millpond::pjrt {
 
+namespace {
+
+int64_t TemporaryBytes(const Api& api, PJRT_Executable* executable) {
+  if (!MILLPOND_PJRT_HAS(api, PJRT_Executable_GetCompiledMemoryStats)) return 0;
+  MILLPOND_PJRT_ARGS(PJRT_Executable_GetCompiledMemoryStats, statistics);
+  statistics.executable = executable;
+  const base::Status counted = api.ToStatus(
+      api->PJRT_Executable_GetCompiledMemoryStats(&statistics), "counting a program's memory");
+  return counted.ok() ? statistics.temp_size_in_bytes : 0;
+}
+
+}  // namespace
+
 template <typename Look>
 base::Status Executable::LookAt(const std::string& while_doing, const Look& look) const {
   MILLPOND_PJRT_ARGS(PJRT_LoadedExecutable_GetExecutable, get);
@@ -24,6 +37,7 @@ base::StatusOr<std::unique_ptr<Executable>> Executable::Own(const Api& api,
     outputs.executable = executable;
     MILLPOND_RETURN_IF_PJRT_ERROR(api, api->PJRT_Executable_NumOutputs(&outputs), kDoing);
     owner->output_count_ = outputs.num_outputs;
+    owner->temporary_bytes_ = TemporaryBytes(api, executable);
     return {};
   }));
   return owner;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,6 +26,9 @@ class Executable {
   Executable& operator=(const Executable&) = delete;
 
   size_t output_count() const { return output_count_; }
+  // The memory of the accelerator that a run takes beside its arguments and outputs; 0 if the
+  // plugin does not say.
+  int64_t temporary_bytes() const { return temporary_bytes_; }
 
   // Starts a run with `arguments`, which it leaves as they are. Appends the outputs to `*outputs`;
   // they can be used at once, because the accelerator orders what uses them after the run.
@@ -45,6 +49,7 @@ class Executable {
   const Api api_;
   PJRT_LoadedExecutable* const loaded_;
   size_t output_count_ = 0;
+  int64_t temporary_bytes_ = 0;
 };
 
 }  // namespace millpond::pjrt

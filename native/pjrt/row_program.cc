@@ -6,34 +6,14 @@
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/pjrt/copies.h"
+#include "native/pjrt/device_buffer.h"
 
 namespace millpond::pjrt {
 namespace {
 
-// The events of copies that read or write memory of a caller: none is under way once the object is
-// gone, also after an error.
-class Copies {
- public:
-  explicit Copies(const Api& api) : api_(api) {}
-  ~Copies() { static_cast<void>(Await()); }
-  Copies(const Copies&) = delete;
-  Copies& operator=(const Copies&) = delete;
-
-  void Add(PJRT_Event* event) { events_.push_back(event); }
-  // Waits for all of them, and returns the first error.
-  base::Status Await() {
-    base::Status first;
-    for (PJRT_Event* const event : std::exchange(events_, {})) {
-      base::Status status = api_.Await(event, "copying");
-      if (first.ok()) first = std::move(status);
-    }
-    return first;
-  }
-
- private:
-  const Api& api_;
-  std::vector<PJRT_Event*> events_;
-};
+// The number of runs over which a cost is a mean, so that one slow run changes little.
+constexpr int64_t kCostRuns = 8;
 
 // Returns `rows` rows of `row_bytes` at `from`, followed by copies of the last one up to `size`
 // rows. The last row is a row that the function takes; zeros may be none.
@@ -49,33 +29,12 @@ std::vector<char> FilledUp(const char* from, int64_t rows, int64_t size, size_t 
 
 }  // namespace
 
-base::StatusOr<std::unique_ptr<DeviceParameters>> DeviceParameters::Upload(
-    std::shared_ptr<const Accelerator> accelerator, const std::vector<HostTensor>& tensors) {
-  std::unique_ptr<DeviceParameters> parameters(new DeviceParameters(std::move(accelerator)));
-  const Accelerator& target = *parameters->accelerator_;
-  Copies copies(target.api());
-  for (const HostTensor& tensor : tensors) {
-    PJRT_Event* copied = nullptr;
-    base::StatusOr<DeviceBuffer> buffer = target.StartUpload(tensor, &copied);
-    if (!buffer.ok()) return buffer.status();
-    copies.Add(copied);
-    parameters->buffers_.push_back(std::move(buffer.value()));
-  }
-  MILLPOND_RETURN_IF_ERROR(copies.Await());
-  for (const DeviceBuffer& buffer : parameters->buffers_) {
-    MILLPOND_RETURN_IF_ERROR(buffer.AwaitReady());
-    const base::StatusOr<size_t> bytes = buffer.SizeBytes();
-    if (!bytes.ok()) return bytes.status();
-    parameters->bytes_ += bytes.value();
-  }
-  return parameters;
-}
-
 // One run of the accelerator, for `rows` of the `size` rows of a program.
 class RowProgram::OneRun {
  public:
-  OneRun(const RowProgram& program, int64_t rows, int64_t size)
+  OneRun(const RowProgram& program, const ParameterCopy& copy, int64_t rows, int64_t size)
       : program_(program),
+        copy_(copy),
         accelerator_(*program.parameters_->accelerator()),
         rows_(rows),
         size_(size),
@@ -95,7 +54,7 @@ class RowProgram::OneRun {
 
   // Does the same, waits for the end of each step, and adds their times to `*counts`.
   base::Status RunTimed(const Executable& executable, const std::vector<const char*>& inputs,
-                        const std::vector<char*>& outputs, RunCounts* counts) {
+                        const std::vector<char*>& outputs, int64_t wait_ns, RunCounts* counts) {
     const int64_t began_ns = base::MonotonicNs();
     MILLPOND_RETURN_IF_ERROR(StartInputs(inputs));
     MILLPOND_RETURN_IF_ERROR(AwaitReady(input_buffers_));
@@ -105,8 +64,8 @@ class RowProgram::OneRun {
     const int64_t computed_ns = base::MonotonicNs();
     MILLPOND_RETURN_IF_ERROR(StartOutputs(outputs));
     MILLPOND_RETURN_IF_ERROR(Finish(outputs));
-    counts->AddTimes(
-        {0, arrived_ns - began_ns, computed_ns - arrived_ns, base::MonotonicNs() - computed_ns});
+    counts->AddTimes({wait_ns, arrived_ns - began_ns, computed_ns - arrived_ns,
+                      base::MonotonicNs() - computed_ns});
     return {};
   }
 
@@ -133,7 +92,7 @@ class RowProgram::OneRun {
     std::vector<PJRT_Buffer*> arguments;
     for (const DeviceBuffer& input : input_buffers_) arguments.push_back(input.get());
     for (const size_t index : program_.parameter_indices_) {
-      arguments.push_back(program_.parameters_->buffer(index));
+      arguments.push_back(copy_.buffer(index));
     }
     return executable.Run(arguments, &results_);
   }
@@ -163,6 +122,7 @@ class RowProgram::OneRun {
   }
 
   const RowProgram& program_;
+  const ParameterCopy& copy_;
   const Accelerator& accelerator_;
   const int64_t rows_;
   const int64_t size_;
@@ -179,34 +139,68 @@ base::Status RowProgram::AddSize(int64_t rows, std::unique_ptr<Executable> execu
     return base::Internal("an executable has " + std::to_string(executable->output_count()) +
                           " outputs, and its function has " + std::to_string(outputs_.size()));
   }
-  executables_[rows] = std::move(executable);
+  int64_t bytes = executable->temporary_bytes();
+  for (const RowType& input : inputs_) bytes += rows * static_cast<int64_t>(input.bytes);
+  for (const RowType& output : outputs_) bytes += rows * static_cast<int64_t>(output.bytes);
+  programs_[rows] = {std::move(executable), bytes, std::make_unique<std::atomic<int64_t>>(0)};
   counts_.AddSize(rows);
   return {};
 }
 
 std::vector<int64_t> RowProgram::sizes() const {
   std::vector<int64_t> sizes;
-  for (const auto& [rows, executable] : executables_) sizes.push_back(rows);
+  for (const auto& [rows, program] : programs_) sizes.push_back(rows);
   return sizes;
 }
 
-base::Status RowProgram::Run(int64_t rows, const std::vector<const char*>& inputs,
-                             const std::vector<char*>& outputs) const {
-  const int64_t largest = executables_.rbegin()->first;
+int64_t RowProgram::run_bytes_max() const {
+  int64_t bytes = 0;
+  for (const auto& [rows, program] : programs_) bytes = std::max(bytes, program.run_bytes);
+  return bytes;
+}
+
+base::Status RowProgram::Run(const ParameterCopy& copy, int64_t rows,
+                             const std::vector<const char*>& inputs,
+                             const std::vector<char*>& outputs, int64_t deadline_ns) const {
+  const int64_t largest = programs_.rbegin()->first;
   std::vector<const char*> from = inputs;
   std::vector<char*> to = outputs;
   while (rows > 0) {
     const int64_t taken = std::min(rows, largest);
-    const auto next = executables_.lower_bound(taken);
-    OneRun run(*this, taken, next->first);
-    const Executable& executable = *next->second;
-    MILLPOND_RETURN_IF_ERROR(counts_.TakesTimes() ? run.RunTimed(executable, from, to, &counts_)
-                                                  : run.Run(executable, from, to));
-    counts_.CountRun(next->first, taken);
+    const auto& [size, program] = *programs_.lower_bound(taken);
+    MILLPOND_RETURN_IF_ERROR(RunPiece(copy, size, program, taken, from, to, deadline_ns));
     for (size_t i = 0; i < from.size(); ++i) from[i] += taken * inputs_[i].bytes;
     for (size_t i = 0; i < to.size(); ++i) to[i] += taken * outputs_[i].bytes;
     rows -= taken;
   }
+  return {};
+}
+
+// Runs one program, once it is the model's turn.
+base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const Program& program,
+                                  int64_t rows, const std::vector<const char*>& inputs,
+                                  const std::vector<char*>& outputs, int64_t deadline_ns) const {
+  const Accelerator& accelerator = *parameters_->accelerator();
+  const int64_t came_ns = base::MonotonicNs();
+  const int64_t cost_ns = program.cost_ns->load(std::memory_order_relaxed);
+  auto turn =
+      accelerator.turns().Take(parameters_->model(), parameters_->is_low(), cost_ns, deadline_ns);
+  if (!turn.ok()) return turn.status();
+  const int64_t wait_ns = base::MonotonicNs() - came_ns;
+  const DeviceMemory::RunCharge charge =
+      accelerator.memory().ChargeRun(parameters_->model(), program.run_bytes);
+  if (!charge) {
+    return {base::Code::kResourceExhausted, "the accelerator has no memory left for a run"};
+  }
+  OneRun run(*this, copy, rows, size);
+  MILLPOND_RETURN_IF_ERROR(
+      counts_.TakesTimes() ? run.RunTimed(*program.executable, inputs, outputs, wait_ns, &counts_)
+                           : run.Run(*program.executable, inputs, outputs));
+  const int64_t took_ns = turn.value().End();
+  // If two runs end at once, one of them may be left out.
+  program.cost_ns->store(cost_ns == 0 ? took_ns : cost_ns + (took_ns - cost_ns) / kCostRuns,
+                         std::memory_order_relaxed);
+  counts_.CountRun(size, rows);
   return {};
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -8,33 +9,12 @@
 
 #include "native/base/status.h"
 #include "native/pjrt/accelerator.h"
-#include "native/pjrt/device_buffer.h"
+#include "native/pjrt/device_parameters.h"
+#include "native/pjrt/device_turns.h"
 #include "native/pjrt/executable.h"
 #include "native/pjrt/run_figures.h"
 
 namespace millpond::pjrt {
-
-// The parameters of a version in an accelerator's memory, which its destructor frees.
-class DeviceParameters {
- public:
-  // Copies `tensors` to the accelerator, all at once, and waits until they are there. Returns
-  // RESOURCE_EXHAUSTED if they do not fit; then it leaves nothing there.
-  static base::StatusOr<std::unique_ptr<DeviceParameters>> Upload(
-      std::shared_ptr<const Accelerator> accelerator, const std::vector<HostTensor>& tensors);
-
-  PJRT_Buffer* buffer(size_t index) const { return buffers_[index].get(); }
-  // The bytes that they take there.
-  size_t bytes() const { return bytes_; }
-  const std::shared_ptr<const Accelerator>& accelerator() const { return accelerator_; }
-
- private:
-  explicit DeviceParameters(std::shared_ptr<const Accelerator> accelerator)
-      : accelerator_(std::move(accelerator)) {}
-
-  const std::shared_ptr<const Accelerator> accelerator_;
-  std::vector<DeviceBuffer> buffers_;
-  size_t bytes_ = 0;
-};
 
 // A function of rows that is compiled for some numbers of rows: its sizes. Each input and output
 // has the rows as its first dimension, and a row of an output depends on the same row of the inputs
@@ -52,9 +32,8 @@ class RowProgram {
   };
 
   // `parameters` follow the inputs as arguments of the executables.
-  RowProgram(std::shared_ptr<const DeviceParameters> parameters,
-             std::vector<size_t> parameter_indices, std::vector<RowType> inputs,
-             std::vector<RowType> outputs)
+  RowProgram(std::shared_ptr<DeviceParameters> parameters, std::vector<size_t> parameter_indices,
+             std::vector<RowType> inputs, std::vector<RowType> outputs)
       : parameters_(std::move(parameters)),
         parameter_indices_(std::move(parameter_indices)),
         inputs_(std::move(inputs)),
@@ -64,25 +43,42 @@ class RowProgram {
   // outputs than the function.
   base::Status AddSize(int64_t rows, std::unique_ptr<Executable> executable);
 
-  // Computes `rows` rows, 1 or more. `inputs` and `outputs` are the elements of the first row of
-  // each; all rows of a tensor follow it. Returns the accelerator's error; `outputs` are undefined
-  // then.
-  base::Status Run(int64_t rows, const std::vector<const char*>& inputs,
-                   const std::vector<char*>& outputs) const;
+  // Computes `rows` rows, 1 or more, with `copy` of parameters(). `inputs` and `outputs` are the
+  // elements of the first row of each; all rows of a tensor follow it. Waits for the model's turn.
+  // Returns DEADLINE_EXCEEDED if that cannot come early enough, RESOURCE_EXHAUSTED if the run would
+  // take more memory than its model may have now, and the accelerator's error; `outputs` are
+  // undefined then.
+  base::Status Run(const ParameterCopy& copy, int64_t rows, const std::vector<const char*>& inputs,
+                   const std::vector<char*>& outputs,
+                   int64_t deadline_ns = DeviceTurns::kNoDeadline) const;
 
+  DeviceParameters& parameters() const { return *parameters_; }
   std::vector<int64_t> sizes() const;
-  bool HasSize(int64_t rows) const { return executables_.count(rows) > 0; }
+  bool HasSize(int64_t rows) const { return programs_.count(rows) > 0; }
+  // The memory of the accelerator that the largest run takes: inputs, outputs and temporary memory.
+  int64_t run_bytes_max() const;
   // The counts of the runs, for what runs the signature elsewhere, too.
   RunCounts& counts() const { return counts_; }
 
  private:
   class OneRun;
 
-  const std::shared_ptr<const DeviceParameters> parameters_;
+  struct Program {
+    std::unique_ptr<Executable> executable;
+    int64_t run_bytes = 0;
+    // The time of the accelerator that a run takes, learned from the runs; 0 before the first.
+    std::unique_ptr<std::atomic<int64_t>> cost_ns;
+  };
+
+  base::Status RunPiece(const ParameterCopy& copy, int64_t size, const Program& program,
+                        int64_t rows, const std::vector<const char*>& inputs,
+                        const std::vector<char*>& outputs, int64_t deadline_ns) const;
+
+  const std::shared_ptr<DeviceParameters> parameters_;
   const std::vector<size_t> parameter_indices_;
   const std::vector<RowType> inputs_;
   const std::vector<RowType> outputs_;
-  std::map<int64_t, std::unique_ptr<Executable>> executables_;
+  std::map<int64_t, Program> programs_;
   mutable RunCounts counts_;
 };
 

@@ -21,8 +21,9 @@ enum class CpuReason {
   kMemory,  // the accelerator has no memory left for the run
   kFailed,  // the run failed there, and the signature was given up with it
   kLost,    // the signature was given up before
+  kAway,    // the parameters are not there now, and are asked for
 };
-inline constexpr size_t kCpuReasonCount = 4;
+inline constexpr size_t kCpuReasonCount = 5;
 
 // The runs of one signature since its load.
 struct RunFigures {

@@ -21,7 +21,9 @@ std::shared_ptr<pjrt::Accelerator> MakeAccelerator(const nb::str& plugin, float 
   return ValueOrThrow(WithoutGil([&]() -> base::StatusOr<std::shared_ptr<pjrt::Accelerator>> {
     const base::StatusOr<pjrt::Plugin> opened = pjrt::Plugin::Open(path);
     if (!opened.ok()) return opened.status();
-    return pjrt::Accelerator::Make(opened.value(), {memory_fraction});
+    pjrt::AcceleratorOptions options;
+    options.memory_fraction = memory_fraction;
+    return pjrt::Accelerator::Make(opened.value(), options);
   }));
 }
 

@@ -57,12 +57,19 @@ class PySavedModelLoad {
 
   std::vector<tf::AcceleratedSignature> UseAccelerator(
       std::shared_ptr<pjrt::Accelerator> accelerator, std::vector<int64_t> rows,
-      std::string cache_directory, bool only_if_worth, const std::string& tables) {
-    const tf::TablePlace place = tables == "host"     ? tf::TablePlace::kHost
-                                 : tables == "device" ? tf::TablePlace::kDevice
-                                                      : tf::TablePlace::kAuto;
-    const tf::AcceleratorUse use{std::move(accelerator), std::move(rows),
-                                 std::move(cache_directory), only_if_worth, place};
+      std::string cache_directory, const std::string& tables, int64_t memory_bytes_max, bool is_low,
+      bool is_needed) {
+    tf::AcceleratorUse use;
+    use.accelerator = std::move(accelerator);
+    use.rows = std::move(rows);
+    use.cache_directory = std::move(cache_directory);
+    use.only_if_worth = !is_needed;
+    use.tables = tables == "host"     ? tf::TablePlace::kHost
+                 : tables == "device" ? tf::TablePlace::kDevice
+                                      : tf::TablePlace::kAuto;
+    use.memory_bytes_max = memory_bytes_max;
+    use.is_low = is_low;
+    use.is_needed = is_needed;
     return ValueOrThrow(WithoutGil([&] { return load_->UseAccelerator(use); }));
   }
 
@@ -250,6 +257,11 @@ void RegisterLoadedServable(nb::module_& module) {
                      const auto pinned = ValueOrThrow(self.version().Pin());
                      return self.loaded().model().accelerator_bytes();
                    })
+      .def("accelerator_uploads",
+           [](const PyServable& self) {
+             const auto pinned = ValueOrThrow(self.version().Pin());
+             return self.loaded().model().accelerator_uploads();
+           })
       .def("accelerator_runs",
            [](const PyServable& self) {
              const auto pinned = ValueOrThrow(self.version().Pin());
@@ -288,7 +300,8 @@ void RegisterServable(nb::module_& module) {
       .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
       .def("analyze_rows", &Load::Run<&VersionLoad::AnalyzeRows>)
       .def("use_accelerator", &Load::UseAccelerator, nb::arg("accelerator"), nb::arg("rows"),
-           nb::arg("cache_directory"), nb::arg("only_if_worth"), nb::arg("tables"))
+           nb::arg("cache_directory"), nb::arg("tables"), nb::arg("memory_bytes_max"),
+           nb::arg("is_low"), nb::arg("is_needed"))
       .def("make_callables", &Load::Run<&VersionLoad::MakeCallables>)
       .def("use_tables", &Load::UseTables, nb::arg("pool"))
       .def("plan_memory", &Load::PlanMemory, nb::arg("headroom_bytes"))

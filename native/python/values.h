@@ -32,6 +32,7 @@
 #include "native/metrics/request_recorder.h"
 #include "native/metrics/span_buffer.h"
 #include "native/pjrt/accelerator.h"
+#include "native/pjrt/device_parameters.h"
 #include "native/pjrt/run_figures.h"
 #include "native/python/binding.h"
 #include "native/python/value_class.h"
@@ -192,6 +193,16 @@ struct ValueClass<pjrt::AcceleratorMemory> {
 };
 
 template <>
+struct ValueClass<pjrt::UploadFigures> {
+  using Value = pjrt::UploadFigures;
+  static constexpr auto kModule = "serving.data_plane.servables";
+  static constexpr char kName[] = "AcceleratorUploads";
+  static constexpr auto kFields = std::tuple{
+      Field{"resident_bytes", &Value::resident_bytes}, Field{"upload_count", &Value::upload_count},
+      Field{"upload_ns", &Value::upload_ns}, Field{"drop_count", &Value::drop_count}};
+};
+
+template <>
 struct EnumNames<pjrt::RunStage> {
   static constexpr char kName[] = "RUN_STAGES";
   static constexpr std::array kNames = {"wait", "transfer_in", "run", "transfer_out"};
@@ -201,7 +212,7 @@ static_assert(EnumNames<pjrt::RunStage>::kNames.size() == pjrt::kRunStageCount);
 template <>
 struct EnumNames<pjrt::CpuReason> {
   static constexpr char kName[] = "CPU_REASONS";
-  static constexpr std::array kNames = {"shape", "memory", "failed", "lost"};
+  static constexpr std::array kNames = {"shape", "memory", "failed", "lost", "away"};
 };
 static_assert(EnumNames<pjrt::CpuReason>::kNames.size() == pjrt::kCpuReasonCount);
 

@@ -25,7 +25,8 @@ using tensorflow::Tensor;
 
 pjrt::HostTensor AsHostTensor(const Tensor& tensor) {
   const auto sizes = tensor.shape().dim_sizes();
-  return {BufferType(tensor.dtype()), {sizes.begin(), sizes.end()}, tensor.tensor_data().data()};
+  const auto data = tensor.tensor_data();
+  return {BufferType(tensor.dtype()), {sizes.begin(), sizes.end()}, data.data(), data.size()};
 }
 
 pjrt::RowProgram::RowType RowTypeOf(int dtype, const std::vector<int64_t>& dims) {
@@ -75,12 +76,14 @@ Variables Together(const std::map<std::string, Variables>& by_signature) {
 }
 
 // The bytes that the parameters of a version may take: what is free, and half of all at most, so
-// that the version after it fits beside it.
-int64_t RoomBytes(const pjrt::Accelerator& accelerator) {
-  const auto memory = accelerator.Memory();
-  if (!memory.ok() || memory.value().limit_bytes == 0) return std::numeric_limits<int64_t>::max();
-  return std::min(memory.value().limit_bytes / 2,
-                  memory.value().limit_bytes - memory.value().used_bytes);
+// that the version after it fits beside it. All is what the model may have.
+int64_t RoomBytes(const AcceleratorUse& use) {
+  const int64_t quota =
+      use.memory_bytes_max > 0 ? use.memory_bytes_max / 2 : std::numeric_limits<int64_t>::max();
+  const auto memory = use.accelerator->Memory();
+  if (!memory.ok() || memory.value().limit_bytes == 0) return quota;
+  return std::min({quota, memory.value().limit_bytes / 2,
+                   memory.value().limit_bytes - memory.value().used_bytes});
 }
 
 // Adds the nodes of the device part that the error of a translation names, as "{{node NAME}}", to
@@ -168,7 +171,7 @@ struct AcceleratedPrograms::Draft {
 
   // Compiles the programs, and adds the nodes of the host part to the session.
   StatusOr<std::unique_ptr<pjrt::RowProgram>> Compile(
-      const AcceleratorUse& use, std::shared_ptr<const pjrt::DeviceParameters> parameters,
+      const AcceleratorUse& use, std::shared_ptr<pjrt::DeviceParameters> parameters,
       std::vector<size_t> parameter_indices, tensorflow::Session* session) {
     const pjrt::ExecutableCache cache(use.cache_directory);
     auto program = std::make_unique<pjrt::RowProgram>(
@@ -189,7 +192,7 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
   std::vector<Draft> drafts;
   const std::map<std::string, Variables> variables = VariablesOf(meta_graph, signatures);
   const std::set<ResourceKey> host_tables =
-      ChooseHostTables(Together(variables), use.tables, RoomBytes(*use.accelerator));
+      ChooseHostTables(Together(variables), use.tables, RoomBytes(use));
   for (const auto& [name, signature] : signatures) {
     AcceleratedSignature& report = made->signatures_.emplace_back();
     report.name = name;
@@ -215,11 +218,11 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
       values.push_back(std::move(value.value()));
     }
   }
+  // No request writes to a variable, so its memory stays as it is while the session lives.
   std::vector<pjrt::HostTensor> tensors;
   for (const Tensor& value : values) tensors.push_back(AsHostTensor(value));
-  auto uploaded = pjrt::DeviceParameters::Upload(use.accelerator, tensors);
-  if (!uploaded.ok()) return uploaded.status();
-  made->parameters_ = std::move(uploaded.value());
+  made->parameters_ = std::make_shared<pjrt::DeviceParameters>(use.accelerator, use.model,
+                                                               std::move(tensors), use.is_low);
   for (Draft& draft : drafts) {
     std::vector<size_t> parameter_indices;
     for (const ResourceKey& key : draft.variables) {
@@ -239,8 +242,42 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     made->programs_[draft.signature->name] = std::move(program.value());
     made->splits_.emplace(draft.signature->name, std::move(draft.split));
   }
-  if (made->programs_.empty()) made->parameters_.reset();
+  if (made->programs_.empty()) {
+    made->parameters_.reset();
+    return made;
+  }
+  MILLPOND_RETURN_IF_ERROR(made->Upload(use));
   return made;
+}
+
+// Uploads the parameters, if there is room or if they are needed now.
+Status AcceleratedPrograms::Upload(const AcceleratorUse& use) {
+  int64_t run_bytes = 0;
+  for (const auto& [name, program] : programs_) {
+    run_bytes = std::max(run_bytes, program->run_bytes_max());
+  }
+  use.accelerator->memory().SetQuota(use.model, use.memory_bytes_max);
+  const Status uploaded = parameters_->Upload(run_bytes);
+  if (uploaded.ok()) return {};
+  if (use.is_needed || uploaded.code() != base::Code::kResourceExhausted) return uploaded;
+  for (AcceleratedSignature& report : signatures_) {
+    if (!report.rows.empty()) report.reason = uploaded.message();
+  }
+  return {};
+}
+
+std::vector<AcceleratedSignature> AcceleratedPrograms::signatures() const {
+  std::vector<AcceleratedSignature> signatures = signatures_;
+  if (upload_figures().resident_bytes == 0) return signatures;
+  // The parameters are there now, if they were not at the load.
+  for (AcceleratedSignature& signature : signatures) {
+    if (!signature.rows.empty()) signature.reason.clear();
+  }
+  return signatures;
+}
+
+pjrt::UploadFigures AcceleratedPrograms::upload_figures() const {
+  return parameters_ == nullptr ? pjrt::UploadFigures() : parameters_->figures();
 }
 
 std::vector<pjrt::RunFigures> AcceleratedPrograms::run_figures() const {
@@ -249,7 +286,7 @@ std::vector<pjrt::RunFigures> AcceleratedPrograms::run_figures() const {
   return figures;
 }
 
-size_t AcceleratedPrograms::parameter_bytes() const {
+int64_t AcceleratedPrograms::parameter_bytes() const {
   return parameters_ == nullptr ? 0 : parameters_->bytes();
 }
 
@@ -269,28 +306,36 @@ std::unique_ptr<SignatureRunner> AcceleratedPrograms::Accelerate(const tensor::S
 
 Status AcceleratedRunner::Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
                               tensor::TensorList* result) const {
-  const std::optional<pjrt::CpuReason> reason = TryThere(outputs, inputs, result);
-  if (!reason) return {};
-  program_.counts().CountCpuRun(*reason);
+  const auto tried = TryThere(outputs, inputs, result);
+  if (!tried.ok()) return tried.status();
+  if (!tried.value()) return {};
+  program_.counts().CountCpuRun(*tried.value());
   return host_->Run(outputs, inputs, result);
 }
 
-// Runs there, or returns the reason why the CPU has to.
-std::optional<pjrt::CpuReason> AcceleratedRunner::TryThere(const tensor::OutputSet& outputs,
-                                                           const tensor::TensorList& inputs,
-                                                           tensor::TensorList* result) const {
+// Runs there, or returns the reason why the CPU has to. Its only error is DEADLINE_EXCEEDED.
+StatusOr<std::optional<pjrt::CpuReason>> AcceleratedRunner::TryThere(
+    const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+    tensor::TensorList* result) const {
   const std::optional<int64_t> rows = RowsOf(inputs);
-  if (!rows || (needs_exact_rows_ && !program_.HasSize(*rows))) return pjrt::CpuReason::kShape;
-  if (is_lost_.load(std::memory_order_relaxed)) return pjrt::CpuReason::kLost;
-  const Status ran = RunThere(*rows, outputs, inputs, result);
-  if (ran.ok()) return {};
+  if (!rows || (needs_exact_rows_ && !program_.HasSize(*rows))) {
+    return std::optional(pjrt::CpuReason::kShape);
+  }
+  if (is_lost_.load(std::memory_order_relaxed)) return std::optional(pjrt::CpuReason::kLost);
+  const auto copy = program_.parameters().Pin();
+  if (copy == nullptr) return std::optional(pjrt::CpuReason::kAway);
+  const Status ran = RunThere(*copy, *rows, outputs, inputs, result);
+  if (ran.ok()) return std::optional<pjrt::CpuReason>();
+  if (ran.code() == base::Code::kDeadlineExceeded) return ran;
   // Memory comes back when other runs end; all else is taken for the loss of the accelerator.
-  if (ran.code() == base::Code::kResourceExhausted) return pjrt::CpuReason::kMemory;
+  if (ran.code() == base::Code::kResourceExhausted) {
+    return std::optional(pjrt::CpuReason::kMemory);
+  }
   if (!is_lost_.exchange(true)) {
     LOG(ERROR) << "accelerator_lost: signature '" << signature_.name
                << "' runs on the CPU from now on: " << ran.message();
   }
-  return pjrt::CpuReason::kFailed;
+  return std::optional(pjrt::CpuReason::kFailed);
 }
 
 // Returns the rows of a request, or nothing if it has none, or not the shapes of the signature.
@@ -313,7 +358,8 @@ std::optional<int64_t> AcceleratedRunner::RowsOf(const tensor::TensorList& input
   return rows;
 }
 
-Status AcceleratedRunner::RunThere(int64_t rows, const tensor::OutputSet& outputs,
+Status AcceleratedRunner::RunThere(const pjrt::ParameterCopy& copy, int64_t rows,
+                                   const tensor::OutputSet& outputs,
                                    const tensor::TensorList& inputs,
                                    tensor::TensorList* result) const {
   static auto* const allocator = new RunAllocator(tensorflow::cpu_allocator());
@@ -332,7 +378,7 @@ Status AcceleratedRunner::RunThere(int64_t rows, const tensor::OutputSet& output
     }
     to.push_back(static_cast<char*>(computed.back().data()));
   }
-  MILLPOND_RETURN_IF_ERROR(program_.Run(rows, from, to));
+  MILLPOND_RETURN_IF_ERROR(program_.Run(copy, rows, from, to, RunScope::CurrentDeadlineNs()));
   std::vector<Tensor>& wanted = result->storage().tensors;
   wanted.clear();
   for (size_t i = 0; i < computed.size(); ++i) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "native/pjrt/accelerator.h"
+#include "native/pjrt/device_parameters.h"
 #include "native/pjrt/executable_cache.h"
 #include "native/pjrt/row_program.h"
 #include "native/pjrt/run_figures.h"
@@ -33,13 +34,18 @@ struct AcceleratorUse {
   std::string cache_directory;  // of compiled programs; "" for none
   bool only_if_worth = true;    // leaves signatures on the CPU that are faster there
   TablePlace tables = TablePlace::kAuto;
+  std::string model;             // that the memory is charged to
+  int64_t memory_bytes_max = 0;  // that all versions of the model may have there; 0: all
+  bool is_needed = false;        // the parameters must be there at the end of the load
+  bool is_low = false;           // the model's runs have low priority
 };
 
 // The result for one signature.
 struct AcceleratedSignature {
   std::string name;
-  std::vector<int64_t> rows;             // the sizes of its programs; none if it stays on the CPU
-  std::string reason;                    // why it stays on the CPU; "" if it does not
+  std::vector<int64_t> rows;  // the sizes of its programs; none if it stays on the CPU
+  // Why it stays on the CPU, or with `rows`, why it does until there is memory; "" if it does not.
+  std::string reason;
   std::vector<std::string> host_ops;     // for whose sake a part of it runs on the CPU, sorted
   std::vector<std::string> host_tables;  // that could be on the accelerator, sorted
 };
@@ -54,14 +60,17 @@ class AcceleratedPrograms {
   // Compiles the signatures of `meta_graph`, whose variables have their values in `session`, and
   // copies the variables to the accelerator. Adds the nodes of host parts to `session`. Takes 0.2
   // to 1 s for each program that is not in the cache. Returns RESOURCE_EXHAUSTED if the variables
-  // do not fit there, and the plugin's errors.
+  // are needed and do not fit there, and the plugin's errors. If they are not needed, the CPU
+  // answers until they fit.
   static base::StatusOr<std::unique_ptr<AcceleratedPrograms>> Make(
       const AcceleratorUse& use, const tensorflow::MetaGraphDef& meta_graph,
       const tensor::SignatureMap& signatures, tensorflow::Session* session);
 
-  const std::vector<AcceleratedSignature>& signatures() const { return signatures_; }
-  // The bytes that the parameters take on the accelerator.
-  size_t parameter_bytes() const;
+  // Where each signature runs now.
+  std::vector<AcceleratedSignature> signatures() const;
+  // The bytes that the parameters take on the accelerator, if they are there.
+  int64_t parameter_bytes() const;
+  pjrt::UploadFigures upload_figures() const;
   // The runs of each signature that has programs, since the load.
   std::vector<pjrt::RunFigures> run_figures() const;
   // Makes a runner on the CPU for a signature of the session.
@@ -75,8 +84,9 @@ class AcceleratedPrograms {
  private:
   struct Draft;
   AcceleratedPrograms() = default;
+  base::Status Upload(const AcceleratorUse& use);
 
-  std::shared_ptr<const pjrt::DeviceParameters> parameters_;
+  std::shared_ptr<pjrt::DeviceParameters> parameters_;
   std::map<std::string, std::unique_ptr<pjrt::RowProgram>, std::less<>> programs_;
   std::map<std::string, SignatureSplit, std::less<>> splits_;  // of the programs
   std::vector<AcceleratedSignature> signatures_;
@@ -84,7 +94,7 @@ class AcceleratedPrograms {
 
 // Runs a signature on an accelerator. A request that has not the shapes of the signature runs on
 // the CPU, which gives its error. So does each request after the accelerator has failed: it may be
-// gone, and the server must answer.
+// gone, and the server must answer. So do requests while the parameters are not there.
 class AcceleratedRunner final : public SignatureRunner {
  public:
   // Borrows `program` and `signature`. With `needs_exact_rows` only requests that fill a program
@@ -104,12 +114,13 @@ class AcceleratedRunner final : public SignatureRunner {
                    tensor::TensorList* result) const override;
 
  private:
-  std::optional<pjrt::CpuReason> TryThere(const tensor::OutputSet& outputs,
-                                          const tensor::TensorList& inputs,
-                                          tensor::TensorList* result) const;
+  base::StatusOr<std::optional<pjrt::CpuReason>> TryThere(const tensor::OutputSet& outputs,
+                                                          const tensor::TensorList& inputs,
+                                                          tensor::TensorList* result) const;
   std::optional<int64_t> RowsOf(const tensor::TensorList& inputs) const;
-  base::Status RunThere(int64_t rows, const tensor::OutputSet& outputs,
-                        const tensor::TensorList& inputs, tensor::TensorList* result) const;
+  base::Status RunThere(const pjrt::ParameterCopy& copy, int64_t rows,
+                        const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                        tensor::TensorList* result) const;
 
   const std::unique_ptr<SignatureRunner> host_;
   const pjrt::RowProgram& program_;

@@ -497,7 +497,12 @@ std::vector<AcceleratedSignature> SavedModel::signatures_on_accelerator() const 
   return state_->accelerated->signatures();
 }
 
-size_t SavedModel::accelerator_bytes() const {
+pjrt::UploadFigures SavedModel::accelerator_uploads() const {
+  return state_->accelerated == nullptr ? pjrt::UploadFigures()
+                                        : state_->accelerated->upload_figures();
+}
+
+int64_t SavedModel::accelerator_bytes() const {
   return state_->accelerated == nullptr ? 0 : state_->accelerated->parameter_bytes();
 }
 

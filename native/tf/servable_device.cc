@@ -142,6 +142,11 @@ std::shared_ptr<const base::ByteBudget::Share> RunScope::TakeCharge() {
   return std::make_shared<const base::ByteBudget::Share>(std::move(charge_));
 }
 
+int64_t RunScope::CurrentDeadlineNs() {
+  return current_scope == nullptr ? tensor::RunContext::kNoDeadline
+                                  : current_scope->run_.deadline_ns;
+}
+
 base::Status RunScope::Explain(base::Status ran) const {
   if (refusal_ == Refusal::kNone || ran.ok()) return ran;
   CountRunEndedByMemory();

@@ -49,6 +49,8 @@ class RunScope {
   // Returns the share of the memory that the run has left allocated, which is its results. It is
   // kept as long as they are. Null if they are too small to count.
   std::shared_ptr<const base::ByteBudget::Share> TakeCharge();
+  // The deadline of the run of this thread's scope; none without a scope.
+  static int64_t CurrentDeadlineNs();
 
  private:
   friend class RunMemory;

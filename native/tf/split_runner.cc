@@ -25,8 +25,9 @@ bool AreAllTrue(const tensorflow::Tensor& flags) {
 
 base::Status SplitRunner::Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
                               tensor::TensorList* result) const {
-  return RunParts(outputs, inputs, result).ok() ? base::Status()
-                                                : whole_->Run(outputs, inputs, result);
+  const base::Status ran = RunParts(outputs, inputs, result);
+  const bool is_over = ran.ok() || ran.code() == base::Code::kDeadlineExceeded;
+  return is_over ? ran : whole_->Run(outputs, inputs, result);
 }
 
 base::Status SplitRunner::RunParts(const tensor::OutputSet& outputs,

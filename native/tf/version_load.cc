@@ -47,9 +47,9 @@ Status VersionLoad::RunStep(Status (SavedModel::*step)()) {
   return (model().*step)();
 }
 
-base::StatusOr<std::vector<AcceleratedSignature>> VersionLoad::UseAccelerator(
-    const AcceleratorUse& use) {
+base::StatusOr<std::vector<AcceleratedSignature>> VersionLoad::UseAccelerator(AcceleratorUse use) {
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  use.model = id_.name;
   const auto loading = base::CrashScope::Loading(crash_row_);
   MILLPOND_RETURN_IF_ERROR(model().UseAccelerator(use));
   return model().signatures_on_accelerator();

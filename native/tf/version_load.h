@@ -76,7 +76,7 @@ class VersionLoad {
   base::Status RunInit() { return RunStep(&SavedModel::RunInit); }
   base::Status AnalyzeRows() { return RunStep(&SavedModel::AnalyzeRows); }
   // Returns what became of each signature (SavedModel::UseAccelerator).
-  base::StatusOr<std::vector<AcceleratedSignature>> UseAccelerator(const AcceleratorUse& use);
+  base::StatusOr<std::vector<AcceleratedSignature>> UseAccelerator(AcceleratorUse use);
   base::Status MakeCallables() { return RunStep(&SavedModel::MakeCallables); }
   // Calls `make`, which makes further callables, with the version, which is not served yet, and
   // returns its result.

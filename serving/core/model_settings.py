@@ -62,6 +62,14 @@ class TablePlace(Enum):
     """The accelerator. A version whose tables do not fit runs on the CPU."""
 
 
+class Priority(Enum):
+    """The order of models whose runs wait for the accelerator."""
+
+    NORMAL = "normal"
+    LOW = "low"
+    """Its runs begin only while no run of another model waits."""
+
+
 class BatchingChoice(Enum):
     """If requests for a model share runs."""
 
@@ -282,6 +290,10 @@ class ModelSettings:
     input_shapes: InputShapes = InputShapes.AS_FLAG
     # Applies to versions whose load starts after a change.
     platform: Platform = Platform.AUTO
+    # The most memory of the accelerator for all versions of the model, parameters and runs. 0: all.
+    accelerator_memory_bytes: int = 0
+    # Applies to versions whose load starts after a change.
+    accelerator_priority: Priority = Priority.NORMAL
     # Applies to versions whose load starts after a change.
     accelerator_tables: TablePlace = TablePlace.AUTO
     # Applies to versions whose load starts after a change.

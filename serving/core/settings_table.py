@@ -30,6 +30,7 @@ _MAXIMA = {
     "file_bytes_max": 2**40,
     "file_seconds_max": 86_400.0,
     "disk_bytes_max": 2**50,
+    "accelerator_memory_bytes": 2**50,
 }
 
 # The settings that are tables of their own.

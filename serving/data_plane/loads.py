@@ -294,20 +294,27 @@ class SavedModelLoad(Protocol):
         accelerator: Any,
         rows: Sequence[int],
         cache_directory: str,
-        only_if_worth: bool,
         tables: str,
+        memory_bytes_max: int,
+        is_low: bool,
+        is_needed: bool,
     ) -> Sequence[AcceleratedSignature]:
         """Compiles the signatures that can run on `accelerator` for it, and copies their variables there.
 
         What XLA cannot compile of a signature stays on the CPU, and runs before the rest. There is one program
-        for each of `rows`, and requests are filled up to the next one. With `only_if_worth` a signature stays
-        on the CPU if the way to the accelerator would take longer than its products of matrices. `tables` is the
-        place of the tables of look-ups: "auto", "host" or "device" (`TablePlace`). Programs are kept in
+        for each of `rows`, and requests are filled up to the next one. Unless the accelerator `is_needed`, a
+        signature stays on the CPU if the way there would take longer than its products of matrices. `tables` is
+        the place of the tables of look-ups: "auto", "host" or "device" (`TablePlace`). Programs are kept in
         `cache_directory`, unless it is "". It takes 0.2 to 1 s for each program that is not there.
         Optional: between `run_init` and `make_callables`.
 
-        Raises RESOURCE_EXHAUSTED if the variables do not fit the accelerator, UNIMPLEMENTED if requests may
-        write variables, and the plugin's errors.
+        Runs of models take turns there. With `is_low` they yield to the runs of all models that are not.
+
+        All versions of the model may take `memory_bytes_max` there; 0: all. Copies that no request has used
+        for a second give way. If the variables still do not fit, the CPU answers until they do, or, if the
+        accelerator `is_needed`, it raises RESOURCE_EXHAUSTED.
+
+        Raises UNIMPLEMENTED if requests may write variables, and the plugin's errors.
         """
 
     def make_callables(self) -> None:

@@ -123,10 +123,10 @@ class SignatureBatching:
 RUN_STAGES = ("wait", "transfer_in", "run", "transfer_out")
 """The stages of a run on an accelerator, in their order."""
 
-CPU_REASONS = ("shape", "memory", "failed", "lost")
+CPU_REASONS = ("shape", "memory", "failed", "lost", "away")
 """The reasons for a run on the CPU although the signature has programs for the accelerator: the request's
 shapes are not the signature's; the accelerator is full; the run failed there, which gives the signature up; it
-was given up before.
+was given up before; the parameters are not there, and are asked for.
 """
 
 
@@ -169,13 +169,28 @@ class AcceleratedSignature:
     """The numbers of rows that it is compiled for. Empty: it runs on the CPU."""
 
     reason: str
-    """Why it runs on the CPU; "" if it does not."""
+    """Why it runs on the CPU, or with `rows`, why it does until there is memory; "" if it does not."""
 
     host_ops: Sequence[str]
     """The ops for whose sake a part of it runs on the CPU, before the accelerator. Empty: all of it runs there."""
 
     host_tables: Sequence[str]
     """The variables that stay in the server's memory although they could be on the accelerator."""
+
+
+@dataclass(frozen=True)
+class AcceleratorUploads:
+    """The parameters of a version on an accelerator, since its load."""
+
+    resident_bytes: int = 0
+    """The bytes that are there now; 0 if they gave way to another version's."""
+
+    upload_count: int = 0
+    upload_ns: int = 0
+    """The time of all uploads together, with the wait for memory."""
+
+    drop_count: int = 0
+    """The times that they gave way."""
 
 
 class Servable(Protocol):
@@ -294,7 +309,10 @@ class Servable(Protocol):
 
     @property
     def accelerator_bytes(self) -> int:
-        """The bytes of the version's parameters in an accelerator's memory; 0 without one."""
+        """The bytes of the version's parameters for an accelerator, if they are there or not; 0 without one."""
+
+    def accelerator_uploads(self) -> AcceleratorUploads:
+        """Counts the uploads of the parameters to an accelerator."""
 
     def accelerator_runs(self) -> Sequence[AcceleratorRuns]:
         """Counts the runs of each signature that has programs for an accelerator."""

@@ -75,18 +75,28 @@ class AcceleratorUse:
         servable_id: ServableId,
         load: SavedModelLoad,
         *,
+        memory_bytes_max: int,
+        is_low: bool,
         is_needed: bool,
         tables: TablePlace,
         status_error: type[Exception],
     ) -> None:
         """Compiles the version for the accelerator, and logs which signatures run there and why others do not.
 
-        A version that cannot run there stays on the CPU, with a warning. If the accelerator `is_needed`, it is
-        refused instead: raises FailedPrecondition, or the data plane's error.
+        A version that cannot run there stays on the CPU, with a warning. A version that finds no memory there
+        stays on the CPU until there is some. If the accelerator `is_needed`, it is refused instead: raises
+        FailedPrecondition, or the data plane's error. All versions of the model may take `memory_bytes_max`
+        there; 0: all. With `is_low` its runs yield to those of other models.
         """
         try:
             signatures = load.use_accelerator(
-                self.accelerator, self.rows, self.cache_directory, not is_needed, tables.value
+                self.accelerator,
+                self.rows,
+                self.cache_directory,
+                tables.value,
+                memory_bytes_max,
+                is_low,
+                is_needed,
             )
         except status_error as error:
             if is_needed:
@@ -116,6 +126,14 @@ def _report(servable_id: ServableId, signature: AcceleratedSignature) -> None:
         cpu_ops=list(signature.host_ops),
         cpu_tables=list(signature.host_tables),
     )
+    if signature.reason:
+        _log.warning(
+            "accelerator_full",
+            model=servable_id.name,
+            version=servable_id.version,
+            signature=signature.name,
+            reason=signature.reason,
+        )
 
 
 def _warn(servable_id: ServableId, signature: str, reason: str) -> None:

@@ -9,7 +9,7 @@ import structlog
 
 from serving.base.clock import Clock, seconds_since
 from serving.base.errors import FailedPrecondition
-from serving.core.model_settings import Platform
+from serving.core.model_settings import Platform, Priority
 from serving.core.servable import LoadStage, ServableId
 from serving.data_plane.loads import SavedModelLoad
 from serving.data_plane.plane import DataPlane
@@ -171,6 +171,8 @@ class CheckedLoad:
                 accelerator.apply(
                     self._id,
                     load,
+                    memory_bytes_max=self._settings.accelerator_memory_bytes,
+                    is_low=self._settings.accelerator_priority is Priority.LOW,
                     is_needed=self._settings.platform is Platform.PJRT,
                     tables=self._settings.accelerator_tables,
                     status_error=self._plane.StatusError,

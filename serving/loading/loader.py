@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from serving.core.cancellation import Cancellation
-from serving.core.model_settings import GateSettings, Platform, TablePlace
+from serving.core.model_settings import GateSettings, Platform, Priority, TablePlace
 from serving.core.servable import GateVerdict, LoadStage, ServableId
 from serving.data_plane.loads import BatchSettings
 from serving.data_plane.request_log import RequestLog
@@ -105,3 +105,5 @@ class LoadSettings:
     accelerator: AcceleratorUse | None = None
     platform: Platform = Platform.AUTO
     accelerator_tables: TablePlace = TablePlace.AUTO
+    accelerator_memory_bytes: int = 0
+    accelerator_priority: Priority = Priority.NORMAL

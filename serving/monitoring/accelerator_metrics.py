@@ -24,7 +24,7 @@ def accelerator_metrics(
         for status in statuses
         if status.state is AVAILABLE and (version := parts.accelerated(status.id)) is not None
     }
-    yield _parameters(versions)
+    yield from _parameters(versions)
     runs = {
         (servable_id.name, str(servable_id.version), runs.signature): runs
         for servable_id, version in versions.items()
@@ -38,11 +38,17 @@ def accelerator_metrics(
     yield from _sensors(parts.gpu_figures())
 
 
-def _parameters(versions: Mapping[ServableId, AcceleratedVersion]) -> Samples:
-    samples = Samples(families.ACCELERATOR_PARAMETERS)
+def _parameters(versions: Mapping[ServableId, AcceleratedVersion]) -> Iterator[Samples]:
+    sizes, uploads = Samples(families.ACCELERATOR_PARAMETERS), Samples(families.ACCELERATOR_UPLOAD)
+    drops = Samples(families.ACCELERATOR_DROPS)
     for servable_id, version in versions.items():
-        samples.add((servable_id.name, str(servable_id.version)), version.parameter_bytes)
-    return samples
+        labels, figures = (servable_id.name, str(servable_id.version)), version.uploads
+        sizes.add(labels, figures.resident_bytes)
+        uploads.add_total(labels, figures.upload_count, figures.upload_ns / NS_PER_SECOND)
+        drops.add(labels, figures.drop_count)
+    yield sizes
+    yield uploads
+    yield drops
 
 
 def _runs(by_labels: _Runs) -> Iterator[Samples]:

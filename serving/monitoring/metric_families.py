@@ -446,8 +446,22 @@ ACCELERATOR_PARAMETERS = MetricFamily(
     kind="gauge",
     unit="bytes",
     labels=_VERSION_LABELS,
-    help="Parameters of an AVAILABLE version in the accelerator's memory. 0 if all of the version runs on "
-    "the CPU. No series without an accelerator.",
+    help="Parameters of an AVAILABLE version in the accelerator's memory now. 0 if all of the version runs "
+    "on the CPU. No series without an accelerator.",
+)
+ACCELERATOR_UPLOAD = MetricFamily(
+    name="serving_accelerator_upload_seconds",
+    kind="summary",
+    unit="seconds",
+    labels=_VERSION_LABELS,
+    help="Uploads of the version's parameters: at its load, and each time that a run finds them away.",
+)
+ACCELERATOR_DROPS = MetricFamily(
+    name="serving_accelerator_drops_total",
+    kind="counter",
+    labels=_VERSION_LABELS,
+    help="Times that the version's parameters gave way to another version's on the accelerator, because no "
+    "run had used them for a second.",
 )
 ACCELERATOR_RUNS = MetricFamily(
     name="serving_accelerator_runs_total",
@@ -482,7 +496,7 @@ ACCELERATOR_CPU_RUNS = MetricFamily(
     labels=(*_SIGNATURE_LABELS, "reason"),
     help="Runs on the CPU of a signature that has programs for the accelerator: shape (not the shapes of "
     "the signature), memory (none left there), failed (the run that gave the signature up), lost (a later "
-    "run).",
+    "run), away (the parameters gave way to another version's, and come back).",
 )
 ACCELERATOR_USED = MetricFamily(
     name="serving_accelerator_memory_used_bytes",
@@ -755,7 +769,14 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(REQUEST_LOG_BYTES, REQUEST_LOG_FILES, REQUEST_LOG_DELETED_FILES, REQUEST_LOG_DELETED_BYTES),
     *(REQUEST_LOG_UPLOADED_FILES, REQUEST_LOG_UPLOADED_BYTES, REQUEST_LOG_UPLOAD_FAILURES),
     *(REQUEST_LOG_UNSENT_FILES, REQUEST_LOG_DELETED_UNSENT, REQUEST_LOG_DISK_ERRORS),
-    *(ACCELERATOR_PARAMETERS, ACCELERATOR_RUNS, ACCELERATOR_ROWS, ACCELERATOR_PADDING_ROWS),
+    *(
+        ACCELERATOR_PARAMETERS,
+        ACCELERATOR_UPLOAD,
+        ACCELERATOR_DROPS,
+        ACCELERATOR_RUNS,
+        ACCELERATOR_ROWS,
+        ACCELERATOR_PADDING_ROWS,
+    ),
     *(ACCELERATOR_STAGE, ACCELERATOR_CPU_RUNS, ACCELERATOR_USED, ACCELERATOR_LIMIT),
     *(GPU_UTILIZATION, GPU_ENERGY, GPU_TEMPERATURE),
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),

@@ -13,7 +13,12 @@ from serving.data_plane.loads import Accelerator, SlabPool
 from serving.data_plane.plane import DataPlane
 from serving.data_plane.request_statistics import RequestStatistics
 from serving.data_plane.requests import Admission, ByteBudget, GrpcServer
-from serving.data_plane.servables import AcceleratedSignature, AcceleratorRuns, ArenaStatistics
+from serving.data_plane.servables import (
+    AcceleratedSignature,
+    AcceleratorRuns,
+    AcceleratorUploads,
+    ArenaStatistics,
+)
 from serving.http.health_routes import readiness
 from serving.loading.batch_records import BatchRecords
 from serving.loading.memory_fit import available_bytes
@@ -49,9 +54,9 @@ class ProcessFigures:
 
 @dataclass(frozen=True)
 class AcceleratedVersion:
-    """A version of a server with an accelerator: the bytes of its parameters there, and its runs."""
+    """A version of a server with an accelerator: its parameters there, and its runs."""
 
-    parameter_bytes: int
+    uploads: AcceleratorUploads
     runs: Sequence[AcceleratorRuns]
     signatures: Sequence[AcceleratedSignature] = ()
 
@@ -107,7 +112,7 @@ class MonitoredParts:
             return None
         try:
             return AcceleratedVersion(
-                servable.accelerator_bytes,
+                servable.accelerator_uploads(),
                 servable.accelerator_runs(),
                 servable.accelerator_signatures(),
             )

@@ -326,7 +326,7 @@ def accelerator_json(accelerated: AcceleratedVersion) -> list[dict[str, Any]]:
         {
             "signature": runs.signature,
             "cpu_part": cpu_parts.get(runs.signature, ""),
-            "parameter_bytes": accelerated.parameter_bytes,
+            "parameter_bytes": accelerated.uploads.resident_bytes,
             "run_count": sum(runs.run_counts),
             "row_count": sum(runs.row_counts),
             "padding_row_count": runs.padding_row_count,

@@ -88,6 +88,8 @@ class ModelLoads:
             has_strict_input_shapes=self._has_strict_input_shapes(model.settings),
             platform=model.settings.platform,
             accelerator_tables=model.settings.accelerator_tables,
+            accelerator_memory_bytes=model.settings.accelerator_memory_bytes,
+            accelerator_priority=model.settings.accelerator_priority,
         )
 
     def _has_strict_input_shapes(self, settings: ModelSettings) -> bool:

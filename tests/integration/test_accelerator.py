@@ -285,6 +285,29 @@ def test_a_model_that_needs_the_accelerator_is_refused(host: ModelHost, strings:
     assert 'set platform = "auto"' in str(line)
 
 
+def test_a_quota_that_is_too_small_leaves_the_cpu(host: ModelHost, ctr: Mapping[int, Path]) -> None:
+    model = host.model(prefix="ctr", settings={"accelerator_memory_bytes": 1_000}).serve(ctr[1])
+    line = model.wait_for_log("accelerator_full", version=1)
+    assert "accelerator_memory_bytes" in line["reason"]
+    assert_answers_of(model, 1, 1)
+    with Client(model.server.target) as client:
+        (version,) = client.describe_models()[model.name]["versions"]
+    (runs,) = version["accelerator"]
+    assert runs["cpu_run_counts"]["away"] >= len(ROW_COUNTS)
+    assert runs["run_count"] == 0
+
+
+def test_a_needed_accelerator_without_room_refuses(
+    host: ModelHost, ctr: Mapping[int, Path]
+) -> None:
+    settings = {"platform": "pjrt", "accelerator_memory_bytes": 1_000}
+    model = host.model(prefix="ctr", settings=settings)
+    drop(ctr[1], model.base_path, 1)
+    model.wait_for_states({1: END})
+    [line] = model.logged("load_failed", version=1)[:1]
+    assert "accelerator_memory_bytes" in str(line)
+
+
 def test_a_missing_plugin_ends_the_start(tmp_path: Path) -> None:
     ended = millpond(
         "serve",

@@ -7,7 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "native/base/clock.h"
+#include "native/pjrt/device_memory.h"
+#include "native/pjrt/device_parameters.h"
 #include "native/pjrt/plugin.h"
+#include "native/tensor/run_context.h"
+#include "native/tf/servable_device.h"
 #include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tests/native/fake_pjrt_plugin.h"
@@ -58,10 +63,9 @@ class AcceleratedRunnerTest : public ::testing::Test {
     signature_.outputs = {FloatRows("y")};
     const auto accelerator =
         pjrt::Accelerator::Make(pjrt::Plugin::Open(FAKE_PJRT_PLUGIN).value(), {}).value();
-    std::shared_ptr<const pjrt::DeviceParameters> parameters =
-        std::move(pjrt::DeviceParameters::Upload(
-                      accelerator, {pjrt::HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor}})
-                      .value());
+    const auto parameters = std::make_shared<pjrt::DeviceParameters>(
+        accelerator, "m", std::vector{pjrt::HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, 4}});
+    EXPECT_TRUE(parameters->Upload(/*run_bytes=*/0).ok());
     const pjrt::RowProgram::RowType row = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
     program_ = std::make_unique<pjrt::RowProgram>(parameters, std::vector<size_t>{0},
                                                   std::vector{row}, std::vector{row});
@@ -129,6 +133,44 @@ TEST_F(AcceleratedRunnerTest, ALostAcceleratorIsLeftAlone) {
   EXPECT_EQ(controls_->run_count, 1);
   EXPECT_EQ(CpuRuns(pjrt::CpuReason::kFailed), 1);
   EXPECT_EQ(CpuRuns(pjrt::CpuReason::kLost), 1);
+}
+
+// A request whose deadline cannot be met costs neither the accelerator nor the CPU a run.
+TEST_F(AcceleratedRunnerTest, APassedDeadlineEndsARequest) {
+  tensor::RunContext run;
+  run.deadline_ns = base::MonotonicNs() - 1;
+  const RunScope scope(run);
+  tensor::TensorList inputs;
+  inputs.storage().tensors = {Tensor(tensorflow::DT_FLOAT, {1})};
+  tensor::TensorList result;
+  EXPECT_EQ(runner_->Run(tensor::OutputSet::All(1), inputs, &result).code(),
+            base::Code::kDeadlineExceeded);
+  EXPECT_EQ(host_runs_, 0);
+  EXPECT_EQ(controls_->run_count, 0);
+}
+
+// The CPU answers until the parameters, which a run asks for, are there.
+TEST_F(AcceleratedRunnerTest, ParametersThatAreAwayComeBack) {
+  pjrt::DeviceParameters& parameters = program_->parameters();
+  pjrt::DeviceMemory& memory = parameters.accelerator()->memory();
+  memory.SetLimit(sizeof(kFactor) - 1);
+  const pjrt::RowProgram::RowType row = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
+  const auto others = std::make_shared<pjrt::DeviceParameters>(
+      parameters.accelerator(), "m",
+      std::vector{pjrt::HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, sizeof(kFactor)}});
+  EXPECT_EQ(others->Upload(/*run_bytes=*/0).code(), base::Code::kResourceExhausted);
+  memory.SetLimit(1'000);
+  pjrt::RowProgram program(others, {0}, {row}, {row});
+  ASSERT_TRUE(program.AddSize(4, std::move(parameters.accelerator()->Compile("4 1").value())).ok());
+  runner_ = std::make_unique<AcceleratedRunner>(std::make_unique<CountingRunner>(&host_runs_),
+                                                &program, signature_);
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kHostAnswer}));
+  while (RunRows({1}) == std::vector<float>{kHostAnswer}) base::SleepNs(100'000);
+  EXPECT_EQ(RunRows({2}), (std::vector<float>{2 * kFactor}));
+  EXPECT_EQ(
+      program.counts().Figures("").cpu_run_counts[static_cast<size_t>(pjrt::CpuReason::kAway)],
+      host_runs_);
+  runner_.reset();
 }
 
 TEST_F(AcceleratedRunnerTest, AFullAcceleratorIsAskedAgain) {

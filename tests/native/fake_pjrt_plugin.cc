@@ -25,6 +25,7 @@ struct PJRT_Device {
 };
 struct PJRT_Event {
   int64_t happens_ns;
+  bool is_transfer_in = false;
 };
 struct PJRT_Buffer {
   std::vector<float> elements;
@@ -173,6 +174,10 @@ PJRT_Error* ExecutableNumOutputs(PJRT_Executable_NumOutputs_Args* args) {
   args->num_outputs = 1;
   return nullptr;
 }
+PJRT_Error* CompiledMemoryStats(PJRT_Executable_GetCompiledMemoryStats_Args* args) {
+  args->temp_size_in_bytes = controls.temporary_bytes;
+  return nullptr;
+}
 PJRT_Error* ExecutableSerialize(PJRT_Executable_Serialize_Args* args) {
   if (!controls.serializes) return MakeError(PJRT_Error_Code_UNIMPLEMENTED, "no serialization");
   const auto* const loaded = reinterpret_cast<const PJRT_LoadedExecutable*>(args->executable);
@@ -189,6 +194,13 @@ PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
   std::memcpy(args->buffer->elements.data(), args->data, count * sizeof(float));
   args->buffer->ready_ns = millpond::base::MonotonicNs() + controls.transfer_in_ns;
   args->done_with_host_buffer = MakeEvent(args->buffer->ready_ns);
+  if (args->done_with_host_buffer != nullptr) {
+    args->done_with_host_buffer->is_transfer_in = true;
+    const std::lock_guard<std::mutex> lock(mutex);
+    controls.transfers_under_way += 1;
+    controls.transfers_under_way_max =
+        std::max(controls.transfers_under_way_max, controls.transfers_under_way);
+  }
   return nullptr;
 }
 PJRT_Error* BufferDestroy(PJRT_Buffer_Destroy_Args* args) {
@@ -251,6 +263,7 @@ PJRT_Error* EventAwait(PJRT_Event_Await_Args* args) {
 PJRT_Error* EventDestroy(PJRT_Event_Destroy_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_events -= 1;
+  controls.transfers_under_way -= args->event->is_transfer_in ? 1 : 0;
   delete args->event;
   return nullptr;
 }
@@ -279,6 +292,7 @@ PJRT_Api MakeTable() {
   table.PJRT_Device_MemoryStats = DeviceMemoryStats;
   table.PJRT_Executable_Destroy = ExecutableDestroy;
   table.PJRT_Executable_NumOutputs = ExecutableNumOutputs;
+  table.PJRT_Executable_GetCompiledMemoryStats = CompiledMemoryStats;
   table.PJRT_Executable_Serialize = ExecutableSerialize;
   table.PJRT_LoadedExecutable_Destroy = LoadedExecutableDestroy;
   table.PJRT_LoadedExecutable_GetExecutable = GetExecutable;

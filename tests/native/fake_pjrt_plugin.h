@@ -10,6 +10,7 @@ struct FakePjrtControls {
   bool fails_runs = false;               // as a device that is gone does
   bool serializes = true;
   bool counts_memory = true;
+  int64_t temporary_bytes = 0;  // that a program says a run takes
   // The time after which an event has happened: of a copy to the device, of a run, of a copy back.
   int64_t transfer_in_ns = 0;
   int64_t run_ns = 0;
@@ -20,6 +21,8 @@ struct FakePjrtControls {
   int64_t live_clients = 0;
   int64_t live_errors = 0;
   int64_t live_events = 0;
+  int64_t transfers_under_way = 0;  // whose events were not waited for
+  int64_t transfers_under_way_max = 0;
   int64_t compile_count = 0;
   int64_t load_count = 0;
   int64_t run_count = 0;

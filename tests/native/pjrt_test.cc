@@ -9,9 +9,14 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "native/base/clock.h"
 #include "native/pjrt/accelerator.h"
+#include "native/pjrt/device_memory.h"
+#include "native/pjrt/device_parameters.h"
+#include "native/pjrt/device_turns.h"
 #include "native/pjrt/executable_cache.h"
 #include "native/pjrt/plugin.h"
 #include "native/pjrt/row_program.h"
@@ -25,6 +30,12 @@ using base::Code;
 
 constexpr float kFactor = 3;
 const RowProgram::RowType kFloatRow = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
+
+// Runs `program` with its parameters, which are there.
+base::Status RunThere(const RowProgram& program, int64_t rows,
+                      const std::vector<const char*>& inputs, const std::vector<char*>& outputs) {
+  return program.Run(*program.parameters().Pin(), rows, inputs, outputs);
+}
 
 class PjrtTest : public ::testing::Test {
  protected:
@@ -44,7 +55,9 @@ class PjrtTest : public ::testing::Test {
   }
 
   std::shared_ptr<Accelerator> MakeAccelerator() const {
-    auto made = Accelerator::Make(plugin_.value(), {});
+    AcceleratorOptions options;
+    options.idle_ns = 0;
+    auto made = Accelerator::Make(plugin_.value(), options);
     EXPECT_TRUE(made.ok()) << made.status().message();
     return made.value();
   }
@@ -55,13 +68,12 @@ class PjrtTest : public ::testing::Test {
 
   std::unique_ptr<RowProgram> MakeProgram(const std::shared_ptr<Accelerator>& accelerator,
                                           const std::vector<int64_t>& sizes, size_t inputs) const {
-    auto parameters =
-        DeviceParameters::Upload(accelerator, {HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor}});
-    EXPECT_TRUE(parameters.ok()) << parameters.status().message();
-    auto program = std::make_unique<RowProgram>(
-        std::shared_ptr<const DeviceParameters>(std::move(parameters.value())),
-        std::vector<size_t>{0}, std::vector<RowProgram::RowType>(inputs, kFloatRow),
-        std::vector<RowProgram::RowType>{kFloatRow});
+    auto parameters = std::make_shared<DeviceParameters>(
+        accelerator, "model", std::vector{HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, 4}});
+    EXPECT_TRUE(parameters->Upload(/*run_bytes=*/0).ok());
+    auto program = std::make_unique<RowProgram>(std::move(parameters), std::vector<size_t>{0},
+                                                std::vector<RowProgram::RowType>(inputs, kFloatRow),
+                                                std::vector<RowProgram::RowType>{kFloatRow});
     for (const int64_t rows : sizes) {
       auto executable = accelerator->Compile(Code(rows, inputs));
       EXPECT_TRUE(executable.ok()) << executable.status().message();
@@ -106,7 +118,7 @@ TEST_F(PjrtTest, EachNumberOfRowsGivesTheRowsAlone) {
       from.push_back(reinterpret_cast<const char*>(input.data()));
     }
     std::vector<float> output(rows + 1, -1);
-    ASSERT_TRUE(program->Run(rows, from, {reinterpret_cast<char*>(output.data())}).ok());
+    ASSERT_TRUE(RunThere(*program, rows, from, {reinterpret_cast<char*>(output.data())}).ok());
     for (int64_t row = 0; row < rows; ++row) {
       float sum = 0;
       for (const auto& input : inputs) sum += input[row];
@@ -124,9 +136,8 @@ TEST_F(PjrtTest, ThreadsRunOneProgramAtOnce) {
       for (int i = 0; i < 200; ++i) {
         const std::vector<float> input = {static_cast<float>(thread), static_cast<float>(i)};
         std::vector<float> output(2);
-        EXPECT_TRUE(program
-                        ->Run(2, {reinterpret_cast<const char*>(input.data())},
-                              {reinterpret_cast<char*>(output.data())})
+        EXPECT_TRUE(RunThere(*program, 2, {reinterpret_cast<const char*>(input.data())},
+                             {reinterpret_cast<char*>(output.data())})
                         .ok());
         EXPECT_EQ(output, (std::vector<float>{input[0] * kFactor, input[1] * kFactor}));
       }
@@ -139,9 +150,10 @@ TEST_F(PjrtTest, ParametersThatDoNotFitLeaveNothing) {
   const auto accelerator = MakeAccelerator();
   controls_->memory_bytes_max = 3 * sizeof(float);
   const std::vector<float> large(2);
-  const HostTensor tensor{PJRT_Buffer_Type_F32, {2}, large.data()};
-  const auto parameters = DeviceParameters::Upload(accelerator, {tensor, tensor});
-  EXPECT_EQ(parameters.status().code(), Code::kResourceExhausted);
+  const HostTensor tensor{PJRT_Buffer_Type_F32, {2}, large.data(), 2 * sizeof(float)};
+  DeviceParameters parameters(accelerator, "model", {tensor, tensor});
+  EXPECT_EQ(parameters.Upload(/*run_bytes=*/0).code(), Code::kResourceExhausted);
+  EXPECT_EQ(accelerator->memory().ChargedBytes("model").first, 0);
   EXPECT_EQ(controls_->live_buffers, 0);
   EXPECT_EQ(controls_->used_bytes, 0);
 }
@@ -153,7 +165,7 @@ TEST_F(PjrtTest, AFailedRunGivesItsErrorAndFreesItsBuffers) {
   const auto* const elements = reinterpret_cast<const char*>(input.data());
   std::vector<float> output(3);
   const auto run = [&] {
-    return program->Run(3, {elements, elements}, {reinterpret_cast<char*>(output.data())});
+    return RunThere(*program, 3, {elements, elements}, {reinterpret_cast<char*>(output.data())});
   };
   controls_->fails_runs = true;
   EXPECT_EQ(run().code(), Code::kInternal);
@@ -169,8 +181,7 @@ TEST_F(PjrtTest, AFailedRunGivesItsErrorAndFreesItsBuffers) {
 std::vector<float> RunOnes(const RowProgram& program, int64_t rows) {
   const std::vector<float> input(rows, 1);
   std::vector<float> output(rows);
-  EXPECT_TRUE(program
-                  .Run(rows, {reinterpret_cast<const char*>(input.data())},
+  EXPECT_TRUE(RunThere(program, rows, {reinterpret_cast<const char*>(input.data())},
                        {reinterpret_cast<char*>(output.data())})
                   .ok());
   return output;
@@ -185,7 +196,7 @@ TEST_F(PjrtTest, RunsAreCountedByTheirPrograms) {
   EXPECT_EQ(figures.sizes, (std::vector<int64_t>{1, 8}));
   EXPECT_EQ(figures.run_counts, (std::vector<int64_t>{3, 3}));  // 9 rows are a run of 8 and of 1
   EXPECT_EQ(figures.row_counts, (std::vector<int64_t>{3, 19}));
-  EXPECT_EQ(figures.cpu_run_counts, (std::array<int64_t, kCpuReasonCount>{1, 0, 0, 0}));
+  EXPECT_EQ(figures.cpu_run_counts, (std::array<int64_t, kCpuReasonCount>{1, 0, 0, 0, 0}));
 }
 
 // The times of a device's own steps are found again, each in its stage.
@@ -197,14 +208,40 @@ TEST_F(PjrtTest, TheStagesOfARunAreTimed) {
   const std::vector<float> input(3, 1);
   const auto* const elements = reinterpret_cast<const char*>(input.data());
   std::vector<float> output(3);
-  ASSERT_TRUE(program->Run(3, {elements, elements}, {reinterpret_cast<char*>(output.data())}).ok());
+  ASSERT_TRUE(
+      RunThere(*program, 3, {elements, elements}, {reinterpret_cast<char*>(output.data())}).ok());
   EXPECT_EQ(output, std::vector<float>(3, 2 * kFactor));
   const RunFigures figures = program->counts().Figures("");
   EXPECT_EQ(figures.timed_run_count, 1);
-  EXPECT_EQ(figures.stage_ns[static_cast<size_t>(RunStage::kWait)], 0);
   EXPECT_GE(figures.stage_ns[static_cast<size_t>(RunStage::kTransferIn)], 900'000);
   EXPECT_GE(figures.stage_ns[static_cast<size_t>(RunStage::kRun)], 4'900'000);
   EXPECT_GE(figures.stage_ns[static_cast<size_t>(RunStage::kTransferOut)], 1'900'000);
+}
+
+// A run waits for the turns of other models, or until its deadline.
+TEST_F(PjrtTest, ARunWaitsForItsTurn) {
+  const auto accelerator = MakeAccelerator();
+  const auto program = MakeProgram(accelerator, {1}, 1);
+  DeviceTurns& turns = accelerator->turns();
+  constexpr int64_t kLongNs = 10'000'000;
+  auto first = turns.Take("other", /*is_low=*/false, kLongNs, DeviceTurns::kNoDeadline);
+  auto second = turns.Take("other", /*is_low=*/false, kLongNs, DeviceTurns::kNoDeadline);
+  const float input = 1;
+  float output = 0;
+  const auto run = [&](int64_t deadline_ns) {
+    return program->Run(*program->parameters().Pin(), 1, {reinterpret_cast<const char*>(&input)},
+                        {reinterpret_cast<char*>(&output)}, deadline_ns);
+  };
+  constexpr int64_t kPatienceNs = 2'000'000;
+  EXPECT_EQ(run(base::MonotonicNs() + kPatienceNs).code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(controls_->run_count, 0);
+  std::thread waiting([&] { EXPECT_TRUE(run(DeviceTurns::kNoDeadline).ok()); });
+  base::SleepNs(kPatienceNs);
+  first.value().End();
+  second.value().End();
+  waiting.join();
+  EXPECT_EQ(output, kFactor);
+  EXPECT_EQ(controls_->run_count, 1);
 }
 
 TEST_F(PjrtTest, FewRunsAreTimed) {
@@ -224,6 +261,88 @@ TEST_F(PjrtTest, TheMemoryOfADeviceIsCounted) {
   EXPECT_EQ(memory.value().limit_bytes, 1'000);
   controls_->counts_memory = false;
   EXPECT_EQ(accelerator->Memory().status().code(), Code::kUnimplemented);
+}
+
+// Waits until the parameters are there again, which the first Pin asks for.
+std::shared_ptr<const ParameterCopy> AwaitCopy(DeviceParameters* parameters) {
+  for (;;) {
+    if (auto copy = parameters->Pin()) return copy;
+    base::SleepNs(100'000);
+  }
+}
+
+constexpr float kParameters[4] = {1, 2, 3, 4};
+const std::vector<HostTensor> kSixteenBytes = {
+    {PJRT_Buffer_Type_F32, {4}, kParameters, sizeof(kParameters)}};
+
+// A copy that has been idle gives way, and comes back once there is room; never while it is used.
+TEST_F(PjrtTest, AnIdleCopyGivesWayAndComesBack) {
+  const auto accelerator = MakeAccelerator();
+  accelerator->memory().SetLimit(40);
+  DeviceParameters before(accelerator, "model", kSixteenBytes);
+  ASSERT_TRUE(before.Upload(/*run_bytes=*/8).ok());
+  auto pinned = before.Pin();
+  ASSERT_NE(pinned, nullptr);
+  auto after = std::make_unique<DeviceParameters>(accelerator, "model", kSixteenBytes);
+  accelerator->memory().SetLimit(30);
+  EXPECT_EQ(after->Upload(8).code(), Code::kResourceExhausted) << "the other copy is in use";
+  pinned.reset();
+  EXPECT_TRUE(after->Upload(8).ok());
+  EXPECT_EQ(controls_->live_buffers, 1);
+  EXPECT_EQ(before.Pin(), nullptr);
+  EXPECT_EQ(before.figures().resident_bytes, 0);
+  EXPECT_EQ(before.figures().drop_count, 1);
+  after.reset();
+  EXPECT_NE(AwaitCopy(&before), nullptr);
+  EXPECT_EQ(before.figures().resident_bytes, 16);
+  EXPECT_EQ(before.figures().upload_count, 2);
+}
+
+// A version whose upload waits ends at once, and the waiting upload with it.
+TEST_F(PjrtTest, ParametersThatEndAreNotUploaded) {
+  const auto accelerator = MakeAccelerator();
+  accelerator->memory().SetLimit(8);
+  auto parameters = std::make_unique<DeviceParameters>(accelerator, "model", kSixteenBytes);
+  EXPECT_EQ(parameters->Upload(0).code(), Code::kResourceExhausted);
+  EXPECT_EQ(parameters->Pin(), nullptr);
+  parameters.reset();
+  EXPECT_EQ(controls_->live_buffers, 0);
+}
+
+// Large parameters are sent in parts, each after the one before has arrived.
+TEST_F(PjrtTest, ALargeUploadIsSentInParts) {
+  const auto accelerator = MakeAccelerator();
+  const std::vector<float> part(DeviceParameters::kUnderWayBytes / sizeof(float), 1);
+  const HostTensor tensor{PJRT_Buffer_Type_F32,
+                          {static_cast<int64_t>(part.size())},
+                          part.data(),
+                          part.size() * sizeof(float)};
+  const HostTensor small{PJRT_Buffer_Type_F32, {1}, part.data(), sizeof(float)};
+  controls_->transfer_in_ns = 50'000'000;
+  DeviceParameters parameters(accelerator, "model", {small, tensor, small, tensor, small});
+  ASSERT_TRUE(parameters.Upload(/*run_bytes=*/0).ok());
+  EXPECT_EQ(controls_->transfers_under_way_max, 2);
+  EXPECT_NE(parameters.Pin(), nullptr);
+}
+
+TEST_F(PjrtTest, ARunIsChargedBeforeItStarts) {
+  controls_->temporary_bytes = 100;
+  const auto accelerator = MakeAccelerator();
+  const auto program = MakeProgram(accelerator, {4}, 2);
+  EXPECT_EQ(program->run_bytes_max(), 100 + 3 * 4 * static_cast<int64_t>(sizeof(float)));
+  accelerator->memory().SetQuota("model", program->run_bytes_max() + 3);
+  const std::vector<float> input(4, 1);
+  const auto* const elements = reinterpret_cast<const char*>(input.data());
+  std::vector<float> output(4);
+  const auto run = [&] {
+    return RunThere(*program, 4, {elements, elements}, {reinterpret_cast<char*>(output.data())})
+        .code();
+  };
+  EXPECT_EQ(run(), Code::kResourceExhausted) << "the parameter takes 4 bytes";
+  EXPECT_EQ(controls_->run_count, 0);
+  accelerator->memory().SetQuota("model", program->run_bytes_max() + 4);
+  EXPECT_EQ(run(), Code::kOk);
+  EXPECT_EQ(accelerator->memory().ChargedBytes("model"), (std::pair<int64_t, int64_t>(4, 0)));
 }
 
 TEST_F(PjrtTest, AProgramIsCompiledOnceForACache) {

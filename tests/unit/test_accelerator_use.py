@@ -1,6 +1,7 @@
 """Tests of AcceleratorUse: which versions and signatures run on an accelerator, and what is said of the rest."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ def applied(plane: FakePlane, *, is_needed: bool) -> Sequence[Mapping[str, Any]]
         USE.apply(
             ServableId("m", 7),
             load,
+            memory_bytes_max=5_000,
+            is_low=False,
             is_needed=is_needed,
             tables=TablePlace.AUTO,
             status_error=StatusError,
@@ -57,6 +60,14 @@ def test_each_signature_says_where_it_runs() -> None:
         ("serving_default", "signature_on_accelerator", None),
     ]
     assert (logs[1]["cpu_ops"], logs[1]["cpu_tables"]) == (["LookupTableFindV2"], ["ids"])
+
+
+def test_a_version_without_memory_there_waits_for_it() -> None:
+    plane = FakePlane()
+    plane.accelerated = [replace(RUNS, reason="the parameters take 7 bytes")]
+    ran, waits = applied(plane, is_needed=False)
+    assert (ran["event"], ran["rows"]) == ("signature_on_accelerator", [1, 8])
+    assert (waits["event"], waits["reason"]) == ("accelerator_full", "the parameters take 7 bytes")
 
 
 def test_a_full_accelerator_leaves_the_cpu() -> None:

@@ -515,7 +515,7 @@ def test_status_says_what_a_version_with_tables_read(
 def test_status_says_what_ran_on_the_accelerator():
     servable = FakeServable(ServableId("ctr", 7))
     servable.accelerator_bytes = 12_300_000
-    idle = replace(BUSY_RUNS, signature="idle", run_counts=(0, 0), cpu_run_counts=(0, 0, 0, 0))
+    idle = replace(BUSY_RUNS, signature="idle", run_counts=(0, 0), cpu_run_counts=(0, 0, 0, 0, 0))
     servable.runs = [BUSY_RUNS, idle]
     servable.accelerated = [
         AcceleratedSignature(

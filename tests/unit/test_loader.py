@@ -19,7 +19,7 @@ from serving.base.errors import (
 )
 from serving.base.protos import get_model_metadata_pb2
 from serving.core.cancellation import Cancellation
-from serving.core.model_settings import GateMode, GateSettings, Platform, TablePlace
+from serving.core.model_settings import GateMode, GateSettings, Platform, Priority, TablePlace
 from serving.core.servable import LoadStage, ServableId
 from serving.data_plane.loads import BatchSettings
 from serving.data_plane.servables import AcceleratedSignature, ArenaRemains, Servable
@@ -342,10 +342,18 @@ def test_loader_with_batching_analyzes_rows(version: Path) -> None:
 
 def test_loader_analyzes_rows_for_an_accelerator(version: Path) -> None:
     plane, progress = FakePlane(), FakeProgress()
-    make_loader(version, plane, accelerator=ACCELERATOR_USE).load(progress)
+    make_loader(
+        version,
+        plane,
+        accelerator=ACCELERATOR_USE,
+        accelerator_memory_bytes=7_000,
+        accelerator_priority=Priority.LOW,
+    ).load(progress)
     steps = ["run_init", "analyze_rows", "use_accelerator", "make_callables"]
     assert plane.steps[-5:-1] == steps
-    assert plane.loads[-1].accelerator_uses == [(ACCELERATOR, (1, 8), "/cache", True, "auto")]
+    assert plane.loads[-1].accelerator_uses == [
+        (ACCELERATOR, (1, 8), "/cache", "auto", 7_000, True, False)
+    ]
     assert any(line.startswith("compile") for line in progress.lines)
 
 
@@ -375,7 +383,9 @@ def test_loader_obeys_platform_pjrt(version: Path) -> None:
         )
     ]
     loader.load(FakeProgress())
-    assert plane.loads[-1].accelerator_uses == [(ACCELERATOR, (1, 8), "/cache", False, "host")]
+    assert plane.loads[-1].accelerator_uses == [
+        (ACCELERATOR, (1, 8), "/cache", "host", 0, False, True)
+    ]
 
 
 def test_platform_pjrt_needs_an_accelerator(version: Path) -> None:

@@ -706,6 +706,9 @@ def test_runs_on_the_accelerator_are_shown_by_rows():
     series = series_of(accelerated_parts())
     name, labels = "serving_accelerator", {"model": "m", "version": "1"}
     assert value(series, f"{name}_parameter_bytes", **labels) == 700
+    assert value(series, f"{name}_upload_seconds_count", **labels) == 2
+    assert value(series, f"{name}_upload_seconds_sum", **labels) == 0.003
+    assert value(series, f"{name}_drops_total", **labels) == 1
     labels["signature"] = "serving_default"
     for rows, run_count, row_count in (("1", 3, 3), ("8", 5, 33)):
         assert value(series, f"{name}_runs_total", **labels, rows=rows) == run_count

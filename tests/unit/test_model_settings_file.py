@@ -28,6 +28,11 @@ def test_empty_settings_are_defaults() -> None:
     assert settings_in("").of("ctr") == ModelSettings()
 
 
+def test_quota_of_accelerator_may_be_larger_than_2_gb() -> None:
+    found = settings_in("[models.ctr]\naccelerator_memory_bytes = 80_000_000_000")
+    assert found.of("ctr").accelerator_memory_bytes == 80_000_000_000
+
+
 @pytest.mark.parametrize(
     ("text", "weight"),
     [

@@ -291,7 +291,7 @@ class FakeSavedModelLoad:
         self.tables: dict[str, int] = {}
         self.bytes_per_second: list[int] = []
         self.restore_targets: list[float] = []
-        self.accelerator_uses: list[tuple[object, tuple[int, ...], str, bool, str]] = []
+        self.accelerator_uses: list[tuple[object, tuple[int, ...], str, str, int, bool, bool]] = []
         self.batching: BatchSettings | None = None
         self.callables_made: list[bytes] = []
         self.request_statistics: FakeRequestStatistics | None = None
@@ -363,12 +363,15 @@ class FakeSavedModelLoad:
         accelerator: object,
         rows: Sequence[int],
         cache_directory: str,
-        only_if_worth: bool,
         tables: str,
+        memory_bytes_max: int,
+        is_low: bool,
+        is_needed: bool,
     ) -> list[AcceleratedSignature]:
         self._plane.take_step("use_accelerator")
-        use = (accelerator, tuple(rows), cache_directory, only_if_worth, tables)
-        self.accelerator_uses.append(use)
+        self.accelerator_uses.append(
+            (accelerator, tuple(rows), cache_directory, tables, memory_bytes_max, is_low, is_needed)
+        )
         return self._plane.accelerated
 
     def make_callables(self) -> None:

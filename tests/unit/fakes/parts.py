@@ -8,6 +8,7 @@ from serving.core.servable import AVAILABLE, Routing, ServableId, ServableStatus
 from serving.data_plane.servables import (
     AcceleratedSignature,
     AcceleratorRuns,
+    AcceleratorUploads,
     ArenaStatistics,
     SignatureBatching,
 )
@@ -198,7 +199,7 @@ class FakeStreams(Streams):
         servable.arena = self.arenas.get(servable_id)
         servable.runs = self.runs.get(servable_id, ())
         servable.accelerated = self.accelerated.get(servable_id, [])
-        servable.accelerator_bytes = 700 * len(servable.runs)
+        servable.uploads = AcceleratorUploads(700 * len(servable.runs), 2, 3_000_000, 1)
         return servable
 
     def blocks(self, name: str) -> BlockedVersions:

@@ -9,6 +9,7 @@ from serving.core.servable import Routing, ServableId
 from serving.data_plane.servables import (
     AcceleratedSignature,
     AcceleratorRuns,
+    AcceleratorUploads,
     ArenaRemains,
     ArenaStatistics,
     BatchFigures,
@@ -81,7 +82,7 @@ BUSY_RUNS = AcceleratorRuns(
     row_counts=(3, 33),
     timed_run_count=4,
     stage_ns=(0, 400_000, 2_000_000, 1_600_000),
-    cpu_run_counts=(2, 1, 0, 0),
+    cpu_run_counts=(2, 1, 0, 0, 0),
 )
 """3 runs of one row, and 5 runs of up to 8 rows with 7 rows of padding. Three more ran on the CPU."""
 
@@ -107,6 +108,7 @@ class FakeServable:
         self.accelerator_bytes = 0
         self.accelerated: list[AcceleratedSignature] = []
         self.runs: Sequence[AcceleratorRuns] = ()
+        self.uploads = AcceleratorUploads()
         # Set by tests.
         self.arena: ArenaStatistics | None = None
         self.may_write_variables = False
@@ -154,6 +156,10 @@ class FakeServable:
 
     def batching(self) -> list[FakeSignatureBatching]:
         return self.batched
+
+    def accelerator_uploads(self) -> AcceleratorUploads:
+        assert not self.is_destroyed
+        return self.uploads
 
     def accelerator_runs(self) -> Sequence[AcceleratorRuns]:
         if self.is_destroyed:

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/pjrt/api.h"
+
+namespace millpond::pjrt {
+
+// The events of copies that read or write memory of a caller: none is under way once the object is
+// gone, also after an error. Belongs to one thread.
+class Copies {
+ public:
+  explicit Copies(const Api& api) : api_(api) {}
+  ~Copies() { static_cast<void>(Await()); }
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+
+  void Add(PJRT_Event* event) { events_.push_back(event); }
+  // Waits for all of them, and returns the first error.
+  base::Status Await() {
+    base::Status first;
+    for (PJRT_Event* const event : std::exchange(events_, {})) {
+      base::Status status = api_.Await(event, "copying");
+      if (first.ok()) first = std::move(status);
+    }
+    return first;
+  }
+
+ private:
+  const Api& api_;
+  std::vector<PJRT_Event*> events_;
+};
+
+}  // namespace millpond::pjrt

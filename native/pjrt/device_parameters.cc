@@ -1,0 +1,123 @@
+#include "native/pjrt/device_parameters.h"
+
+#include <utility>
+
+#include "native/base/clock.h"
+#include "native/pjrt/copies.h"
+
+namespace millpond::pjrt {
+namespace {
+
+int64_t BytesOf(const std::vector<HostTensor>& tensors) {
+  int64_t bytes = 0;
+  for (const HostTensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.bytes);
+  return bytes;
+}
+
+}  // namespace
+
+DeviceParameters::DeviceParameters(std::shared_ptr<const Accelerator> accelerator,
+                                   std::string model, std::vector<HostTensor> tensors, bool is_low)
+    : accelerator_(std::move(accelerator)),
+      model_(std::move(model)),
+      tensors_(std::move(tensors)),
+      is_low_(is_low),
+      bytes_(BytesOf(tensors_)) {}
+
+DeviceParameters::~DeviceParameters() {
+  accelerator_->uploads().Forget(this);
+  accelerator_->memory().Forget(this);
+}
+
+base::Status DeviceParameters::Upload(int64_t run_bytes) {
+  const auto turn = accelerator_->uploads().TakeTurn();
+  run_bytes_ = run_bytes;
+  return UploadNow();
+}
+
+void DeviceParameters::Upload() {
+  // There may be no room yet; the next Pin after a while asks again.
+  static_cast<void>(UploadNow());
+}
+
+// Called with the turn of the uploads.
+base::Status DeviceParameters::UploadNow() {
+  const int64_t began_ns = base::MonotonicNs();
+  auto charge = accelerator_->memory().ChargeCopy(model_, bytes_, run_bytes_, this, began_ns);
+  if (!charge.ok()) return charge.status();
+  base::StatusOr<std::vector<DeviceBuffer>> buffers = MakeBuffers();
+  if (!buffers.ok()) return buffers.status();
+  auto copy =
+      std::make_shared<const ParameterCopy>(std::move(charge.value()), std::move(buffers.value()));
+  const int64_t now_ns = base::MonotonicNs();
+  upload_count_.fetch_add(1, std::memory_order_relaxed);
+  upload_ns_.fetch_add(now_ns - began_ns, std::memory_order_relaxed);
+  last_use_ns_.store(now_ns, std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  copy_ = std::move(copy);
+  return {};
+}
+
+base::StatusOr<std::vector<DeviceBuffer>> DeviceParameters::MakeBuffers() const {
+  std::vector<DeviceBuffer> buffers;
+  Copies copies(accelerator_->api());
+  int64_t under_way_bytes = 0;
+  for (const HostTensor& tensor : tensors_) {
+    if (under_way_bytes >= kUnderWayBytes) {
+      MILLPOND_RETURN_IF_ERROR(copies.Await());
+      under_way_bytes = 0;
+    }
+    under_way_bytes += static_cast<int64_t>(tensor.bytes);
+    PJRT_Event* copied = nullptr;
+    base::StatusOr<DeviceBuffer> buffer = accelerator_->StartUpload(tensor, &copied);
+    if (!buffer.ok()) return buffer.status();
+    copies.Add(copied);
+    buffers.push_back(std::move(buffer.value()));
+  }
+  MILLPOND_RETURN_IF_ERROR(copies.Await());
+  for (const DeviceBuffer& buffer : buffers) MILLPOND_RETURN_IF_ERROR(buffer.AwaitReady());
+  return buffers;
+}
+
+std::shared_ptr<const ParameterCopy> DeviceParameters::Pin() {
+  const int64_t now_ns = base::CoarseMonotonicNs();
+  {
+    const std::lock_guard lock(mutex_);
+    if (copy_ != nullptr) {
+      last_use_ns_.store(now_ns, std::memory_order_relaxed);
+      return copy_;
+    }
+  }
+  AskForCopy(now_ns);
+  return nullptr;
+}
+
+void DeviceParameters::AskForCopy(int64_t now_ns) {
+  int64_t next_try_ns = next_try_ns_.load(std::memory_order_relaxed);
+  if (now_ns < next_try_ns ||
+      !next_try_ns_.compare_exchange_strong(next_try_ns, now_ns + kRetryNs)) {
+    return;
+  }
+  accelerator_->uploads().Request(this);
+}
+
+std::shared_ptr<const void> DeviceParameters::TakeOut() {
+  const std::lock_guard lock(mutex_);
+  // Only Pin makes further holders, under this lock.
+  if (copy_ == nullptr || copy_.use_count() > 1) return nullptr;
+  drop_count_.fetch_add(1, std::memory_order_relaxed);
+  next_try_ns_.store(0, std::memory_order_relaxed);
+  return std::exchange(copy_, nullptr);
+}
+
+UploadFigures DeviceParameters::figures() const {
+  UploadFigures figures;
+  figures.upload_count = upload_count_.load(std::memory_order_relaxed);
+  figures.upload_ns = upload_ns_.load(std::memory_order_relaxed);
+  figures.drop_count = drop_count_.load(std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  figures.resident_bytes = copy_ == nullptr ? 0 : bytes_;
+  return figures;
+}
+
+}  // namespace millpond::pjrt

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/pjrt/accelerator.h"
+#include "native/pjrt/device_buffer.h"
+#include "native/pjrt/device_memory.h"
+#include "native/pjrt/upload_queue.h"
+
+namespace millpond::pjrt {
+
+// The parameters of a version in an accelerator's memory, which its destructor frees.
+class ParameterCopy {
+ public:
+  ParameterCopy(DeviceMemory::CopyCharge charge, std::vector<DeviceBuffer> buffers)
+      : charge_(std::move(charge)), buffers_(std::move(buffers)) {}
+
+  PJRT_Buffer* buffer(size_t index) const { return buffers_[index].get(); }
+
+ private:
+  const DeviceMemory::CopyCharge charge_;  // returned when the buffers are free
+  const std::vector<DeviceBuffer> buffers_;
+};
+
+// The uploads of a version's parameters since its load.
+struct UploadFigures {
+  int64_t resident_bytes = 0;  // on the accelerator now
+  int64_t upload_count = 0;
+  int64_t upload_ns = 0;   // of all uploads together
+  int64_t drop_count = 0;  // the times that the copy was given up for another version's
+};
+
+// The parameters of a version, which are in the accelerator's memory as long as there is room, and
+// always in this process's memory. If the copy is dropped for another version's, the next run asks
+// for it, and the upload is under way when Pin returns. A run that finds no copy is for the CPU.
+//
+// Thread: any; Upload by one at a time. The accelerator's client outlives it.
+class DeviceParameters final : private DeviceMemory::Owner, private UploadQueue::Task {
+ public:
+  // The pause after an upload for which there was no room. Uploads take milliseconds, and a version
+  // with requests keeps its place for a second.
+  static constexpr int64_t kRetryNs = 1'000'000'000;
+
+  // The most bytes of an upload that are handed to the plugin at once, and one tensor. The
+  // transfers of runs get between: 32 MiB take 0.6 ms of a link of 52 GB/s.
+  static constexpr int64_t kUnderWayBytes = int64_t{32} << 20U;
+
+  // `tensors` are the parameters of a version of `model`, whose elements must stay as they are for
+  // as long as this lives. `is_low`: the model's runs have low priority.
+  DeviceParameters(std::shared_ptr<const Accelerator> accelerator, std::string model,
+                   std::vector<HostTensor> tensors, bool is_low = false);
+  ~DeviceParameters();
+  DeviceParameters(const DeviceParameters&) = delete;
+  DeviceParameters& operator=(const DeviceParameters&) = delete;
+
+  // Copies the parameters to the accelerator, and waits until they are there. `run_bytes` is the
+  // memory of the largest run with them. Returns RESOURCE_EXHAUSTED if they do not fit; then it
+  // leaves nothing there, and a later Pin asks again.
+  base::Status Upload(int64_t run_bytes);
+  // Returns the copy, which is not dropped as long as the caller has it. Null if there is none now.
+  std::shared_ptr<const ParameterCopy> Pin();
+
+  UploadFigures figures() const;
+  const std::string& model() const { return model_; }
+  bool is_low() const { return is_low_; }
+  // The bytes of all parameters, wherever they are.
+  int64_t bytes() const { return bytes_; }
+  const std::shared_ptr<const Accelerator>& accelerator() const { return accelerator_; }
+
+ private:
+  int64_t last_use_ns() const override { return last_use_ns_.load(std::memory_order_relaxed); }
+  std::shared_ptr<const void> TakeOut() override;
+  void Upload() override;
+
+  base::Status UploadNow();
+  base::StatusOr<std::vector<DeviceBuffer>> MakeBuffers() const;
+  void AskForCopy(int64_t now_ns);
+
+  const std::shared_ptr<const Accelerator> accelerator_;
+  const std::string model_;
+  const std::vector<HostTensor> tensors_;
+  const bool is_low_;
+  const int64_t bytes_;
+  int64_t run_bytes_ = 0;  // set by the first Upload, before requests
+  std::atomic<int64_t> last_use_ns_{0};
+  std::atomic<int64_t> next_try_ns_{0};
+  std::atomic<int64_t> upload_count_{0};
+  std::atomic<int64_t> upload_ns_{0};
+  std::atomic<int64_t> drop_count_{0};
+  mutable std::mutex mutex_;  // held for a copy of the pointer; after the lock of DeviceMemory
+  std::shared_ptr<const ParameterCopy> copy_;
+};
+
+}  // namespace millpond::pjrt

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "native/base/status.h"
+#include "native/pjrt/device_schedule.h"
+
+namespace millpond::pjrt {
+
+// The runs of an accelerator take turns here, in the order of DeviceSchedule. A turn is held from
+// the first transfer of a run to the end of its last one.
+//
+// Thread: any. Owner: the Accelerator, which outlives all turns. Cost: an uncontended turn takes a
+// mutex twice.
+class DeviceTurns {
+ public:
+  static constexpr int64_t kNoDeadline = INT64_MAX;
+  // An accelerator whose runs do not end for so long is taken for lost.
+  static constexpr int64_t kWaitNsMax = 10'000'000'000;
+
+  class Turn;
+
+  DeviceTurns() = default;
+  DeviceTurns(const DeviceTurns&) = delete;
+  DeviceTurns& operator=(const DeviceTurns&) = delete;
+
+  // Waits for the turn of a run of `model` that is expected to take `cost_ns`. Returns
+  // DEADLINE_EXCEEDED if it cannot end by `deadline_ns`, as soon as that is known, and UNAVAILABLE
+  // after kWaitNsMax. If the model has no other run, its cost is no reason: it may have become
+  // shorter, and only a run shows that.
+  base::StatusOr<Turn> Take(const std::string& model, bool is_low, int64_t cost_ns,
+                            int64_t deadline_ns);
+
+ private:
+  struct Waiter {
+    std::condition_variable begins;
+    bool has_begun = false;
+  };
+
+  void BeginRuns();
+  void CountEnd(const std::string& model);
+  int64_t End(const std::string& model, int64_t id, int64_t began_ns);
+
+  std::mutex mutex_;
+  // All guarded by the mutex.
+  DeviceSchedule schedule_;
+  std::map<int64_t, Waiter*> waiters_;
+  std::map<std::string, int64_t, std::less<>> run_counts_;  // of models, waiting and under way
+  int64_t last_id_ = 0;
+};
+
+// The turn of one run, which its destructor ends.
+class DeviceTurns::Turn {
+ public:
+  Turn(DeviceTurns* turns, std::string model, int64_t id, int64_t began_ns)
+      : turns_(turns), model_(std::move(model)), id_(id), began_ns_(began_ns) {}
+  ~Turn() { End(); }
+  Turn(Turn&& other) noexcept
+      : turns_(std::exchange(other.turns_, nullptr)),
+        model_(std::move(other.model_)),
+        id_(other.id_),
+        began_ns_(other.began_ns_) {}
+  Turn& operator=(Turn&&) = delete;
+
+  // Ends the turn, and returns the time of the accelerator that it took; 0 if it has ended before.
+  int64_t End() {
+    DeviceTurns* const turns = std::exchange(turns_, nullptr);
+    return turns == nullptr ? 0 : turns->End(model_, id_, began_ns_);
+  }
+
+ private:
+  DeviceTurns* turns_;
+  std::string model_;
+  int64_t id_;
+  int64_t began_ns_;
+};
+
+}  // namespace millpond::pjrt
