@@ -12,6 +12,7 @@ import pytest
 
 from loadtest.measure.server_pages import ServerPages
 from serving.client import Client
+from serving.core.servable import END
 from tests.integration.clients import array, caller_to, predict_request, wait_until
 from tests.integration.model_host import HostedModel, ModelHost
 
@@ -210,6 +211,7 @@ class Served:
         self.hosted = hosted
         self.kind = kind
         self.base: Any = None
+        self.answering = 0
 
     def export(self, version: int) -> Path:
         """Trains, and writes a delta, or the base as version 1."""
@@ -238,6 +240,10 @@ class Served:
         """Waits until the version answers, and compares it with `tf.saved_model.load`."""
         wait_until(lambda: self.answer()[0] == version, f"answers of version {version}")
         assert self.answer() == (version, self.loaded(version))
+        # So that its copy of the tables is free for the next version.
+        if self.answering not in (0, version):
+            self.hosted.wait_for_states({self.answering: END})
+        self.answering = version
 
     def loaded(self, version: int) -> list[bytes]:
         import tensorflow as tf
