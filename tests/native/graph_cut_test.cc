@@ -46,13 +46,13 @@ std::vector<int> Marked(const std::vector<bool>& flags) {
   return marked;
 }
 using Numbers = std::vector<int>;
-using Tensors = std::vector<NodeOutput>;
+using NodeOutputs = std::vector<NodeOutput>;
 
 TEST(GraphCut, AGraphThatFitsIsWholeOnTheDevice) {
   const std::vector<CutNode> nodes = {Input(), Constant(), Rows({{0, 0}, {1, 0}}, true)};
   const GraphCut cut = CutGraph(nodes, {{2, 0}}, {});
   EXPECT_EQ(Marked(cut.is_on_device), (Numbers{1, 2}));
-  EXPECT_EQ(cut.crossing, (Tensors{{0, 0}}));
+  EXPECT_EQ(cut.crossing, (NodeOutputs{{0, 0}}));
   EXPECT_TRUE(cut.is_output_on_device[0]);
 }
 
@@ -62,7 +62,7 @@ TEST(GraphCut, TheHostHasWhatANodeThatDoesNotFitNeeds) {
   const GraphCut cut = CutGraph(nodes, {{3, 0}}, {});
   EXPECT_EQ(Marked(cut.is_on_host), (Numbers{0, 1, 2}));
   EXPECT_EQ(Marked(cut.is_on_device), (Numbers{3}));
-  EXPECT_EQ(cut.crossing, (Tensors{{2, 0}}));
+  EXPECT_EQ(cut.crossing, (NodeOutputs{{2, 0}}));
 }
 
 TEST(GraphCut, AnOutputThatDoesNotFitKeepsTheRestOffTheDevice) {
@@ -76,7 +76,7 @@ TEST(GraphCut, OutputsAreComputedWhereTheyFit) {
   const std::vector<CutNode> nodes = {Input(), Rows({{0, 0}}, false), Rows({{0, 0}}, true)};
   const GraphCut cut = CutGraph(nodes, {{1, 0}, {2, 0}}, {});
   EXPECT_EQ(cut.is_output_on_device, (std::vector<bool>{false, true}));
-  EXPECT_EQ(cut.crossing, (Tensors{{0, 0}}));
+  EXPECT_EQ(cut.crossing, (NodeOutputs{{0, 0}}));
 }
 
 TEST(GraphCut, WhatCannotCrossTakesItsReaderToTheHost) {
@@ -84,7 +84,7 @@ TEST(GraphCut, WhatCannotCrossTakesItsReaderToTheHost) {
                                       Rows({{2, 0}}, true)};
   const GraphCut cut = CutGraph(nodes, {{3, 0}}, {});
   EXPECT_EQ(Marked(cut.is_on_device), (Numbers{3}));
-  EXPECT_EQ(cut.crossing, (Tensors{{2, 0}}));
+  EXPECT_EQ(cut.crossing, (NodeOutputs{{2, 0}}));
 }
 
 TEST(GraphCut, WhatBothNeedAndCannotCrossIsComputedTwice) {
@@ -93,7 +93,7 @@ TEST(GraphCut, WhatBothNeedAndCannotCrossIsComputedTwice) {
   const GraphCut cut = CutGraph(nodes, {{3, 0}}, {});
   EXPECT_EQ(Marked(cut.is_on_host), (Numbers{0, 1, 2}));
   EXPECT_EQ(Marked(cut.is_on_device), (Numbers{1, 3}));
-  EXPECT_EQ(cut.crossing, (Tensors{{0, 0}, {2, 0}}));
+  EXPECT_EQ(cut.crossing, (NodeOutputs{{0, 0}, {2, 0}}));
 }
 
 TEST(GraphCut, ACountIsNoPartOfWhatCrosses) {
@@ -101,8 +101,8 @@ TEST(GraphCut, ACountIsNoPartOfWhatCrosses) {
   count.outputs = {{Crossing::kAsCount, 0}};
   const std::vector<CutNode> nodes = {Input(), count, Rows({{0, 0}, {1, 0}}, true)};
   const GraphCut cut = CutGraph(nodes, {{2, 0}}, {});
-  EXPECT_EQ(cut.counts, (Tensors{{1, 0}}));
-  EXPECT_EQ(cut.crossing, (Tensors{{0, 0}}));
+  EXPECT_EQ(cut.counts, (NodeOutputs{{1, 0}}));
+  EXPECT_EQ(cut.crossing, (NodeOutputs{{0, 0}}));
   EXPECT_EQ(Marked(cut.is_on_host), (Numbers{0}));
 }
 
@@ -111,8 +111,8 @@ TEST(GraphCut, NothingCrossesOnlyToBeCounted) {
   count.outputs = {{Crossing::kAsCount, 0}};
   const std::vector<CutNode> nodes = {Input(), Input(8), count, Rows({{0, 0}, {2, 0}}, true)};
   const GraphCut cut = CutGraph(nodes, {{3, 0}}, {});
-  EXPECT_EQ(cut.crossing, (Tensors{{0, 0}}));
-  EXPECT_EQ(cut.counts, (Tensors{{2, 0}}));
+  EXPECT_EQ(cut.crossing, (NodeOutputs{{0, 0}}));
+  EXPECT_EQ(cut.counts, (NodeOutputs{{2, 0}}));
 }
 
 TEST(GraphCut, AConstantOfBothPartsIsComputedTwice) {
@@ -142,31 +142,31 @@ std::vector<CutNode> CastingGraph(int64_t cast_bytes) {
 
 TEST(GraphCut, AnIntegerThatGetsSmallerIsCheaperOnTheHost) {
   std::vector<CutNode> nodes = CastingGraph(4);
-  const Tensors outputs = {{3, 0}};
+  const NodeOutputs outputs = {{3, 0}};
   EXPECT_EQ(FindCheaperOnHost(nodes, CutGraph(nodes, outputs, {}), outputs), 2);
   nodes[2].fits_device = false;
   const GraphCut cut = CutGraph(nodes, outputs, {});
-  EXPECT_EQ(cut.crossing, (Tensors{{2, 0}}));
+  EXPECT_EQ(cut.crossing, (NodeOutputs{{2, 0}}));
   EXPECT_EQ(FindCheaperOnHost(nodes, cut, outputs), -1);
 }
 
 TEST(GraphCut, AnIntegerThatGetsLargerStaysOnTheDevice) {
   const std::vector<CutNode> nodes = CastingGraph(16);
-  const Tensors outputs = {{3, 0}};
+  const NodeOutputs outputs = {{3, 0}};
   EXPECT_EQ(FindCheaperOnHost(nodes, CutGraph(nodes, outputs, {}), outputs), -1);
 }
 
 TEST(GraphCut, ATensorThatIsReadBesideSavesNothing) {
   std::vector<CutNode> nodes = CastingGraph(4);
   nodes[3].inputs.push_back({1, 0});
-  const Tensors outputs = {{3, 0}};
+  const NodeOutputs outputs = {{3, 0}};
   EXPECT_EQ(FindCheaperOnHost(nodes, CutGraph(nodes, outputs, {}), outputs), -1);
 }
 
 TEST(GraphCut, NothingIsMovedToAHostPartThatIsNotThere) {
   std::vector<CutNode> nodes = CastingGraph(4);
   nodes[1] = Input(8);
-  const Tensors outputs = {{3, 0}};
+  const NodeOutputs outputs = {{3, 0}};
   EXPECT_EQ(FindCheaperOnHost(nodes, CutGraph(nodes, outputs, {}), outputs), -1);
 }
 
@@ -186,7 +186,8 @@ std::vector<CutNode> RandomGraph(std::mt19937* random, int node_count) {
 }
 
 // Fails unless each part can compute what it has, and the host part needs nothing of the device's.
-void ExpectWhole(const std::vector<CutNode>& nodes, const Tensors& outputs, const GraphCut& cut) {
+void ExpectWhole(const std::vector<CutNode>& nodes, const NodeOutputs& outputs,
+                 const GraphCut& cut) {
   const std::set<NodeOutput> crossing(cut.crossing.begin(), cut.crossing.end());
   const std::set<NodeOutput> counts(cut.counts.begin(), cut.counts.end());
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -213,7 +214,7 @@ TEST(GraphCut, EachPartOfARandomGraphHasWhatItNeeds) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     std::vector<CutNode> nodes = RandomGraph(&random, 24);
-    const Tensors outputs = {{23, 0}, {22, 0}, {static_cast<int>(random() % 24), 0}};
+    const NodeOutputs outputs = {{23, 0}, {22, 0}, {static_cast<int>(random() % 24), 0}};
     const Numbers effects = {static_cast<int>(random() % 24)};
     GraphCut cut = CutGraph(nodes, outputs, effects);
     ExpectWhole(nodes, outputs, cut);
