@@ -1,7 +1,6 @@
 #include "native/servable/servable_entry.h"
 
-#include <cerrno>
-#include <ctime>
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -10,21 +9,12 @@
 namespace millpond::servable {
 namespace {
 
-constexpr int64_t kNsPerSecond = 1'000'000'000;
+// The pause between two looks at the handles of a version that is to be unloaded, which is not
+// urgent.
+constexpr int64_t kQuiescePollNs = 1'000'000;
 
 std::string Describe(const ServableId& id) {
   return id.name + " version " + std::to_string(id.version);
-}
-
-// Waits for `semaphore` until `deadline_ns` of the monotonic clock. Returns false if the deadline
-// passes first.
-bool WaitUntil(sem_t* semaphore, int64_t deadline_ns) {
-  const timespec deadline{static_cast<time_t>(deadline_ns / kNsPerSecond),
-                          static_cast<long>(deadline_ns % kNsPerSecond)};
-  while (sem_clockwait(semaphore, CLOCK_MONOTONIC, &deadline) != 0) {
-    if (errno != EINTR) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -35,17 +25,16 @@ ServableEntry::ServableEntry(std::unique_ptr<Servable> servable,
     : id_(servable->id()),
       servable_(std::move(servable)),
       reservoir_(std::move(reservoir)),
-      request_log_(std::move(request_log)) {
-  sem_init(&last_handle_gone_, /*pshared=*/0, 0);
-}
+      request_log_(std::move(request_log)) {}
 
-ServableEntry::~ServableEntry() {
-  requests_->MarkEnded(base::MonotonicNs());
-  sem_destroy(&last_handle_gone_);
-}
+ServableEntry::~ServableEntry() { requests_->MarkEnded(base::MonotonicNs()); }
 
+// A handle may be taken on one thread and dropped on another, so that a cell may be below 0. While
+// cells only fall, the sum of the cells as they are read is no less than the handles at the end.
 int64_t ServableEntry::handle_count() const {
-  return pins_.load(std::memory_order_acquire) & (kRetired - 1);
+  int64_t count = 0;
+  for (const Pins& pins : pins_) count += pins.count.load();
+  return std::max<int64_t>(count, 0);
 }
 
 base::Status ServableEntry::MarkPublished() {
@@ -53,32 +42,20 @@ base::Status ServableEntry::MarkPublished() {
   if (phase == Phase::kRetired || phase == Phase::kDestroyed) {
     return base::FailedPrecondition(Describe(id_) + " is unloading; load it again to publish it");
   }
-  if (phase == Phase::kQuiesced) {
-    pins_.fetch_sub(kRetired, std::memory_order_acq_rel);
-    // A handle that the owner took and dropped since has posted, too. The next Quiesce must not
-    // take that post for its own.
-    while (sem_trywait(&last_handle_gone_) == 0) {
-    }
-  }
   phase_.store(Phase::kPublished, std::memory_order_release);
   return {};
 }
 
-void ServableEntry::MarkRetired() {
-  phase_.store(Phase::kRetired, std::memory_order_release);
-  if (pins_.fetch_add(kRetired, std::memory_order_acq_rel) == 0) sem_post(&last_handle_gone_);
-}
+void ServableEntry::MarkRetired() { phase_.store(Phase::kRetired); }
 
+// Counts itself before it looks at the phase. So either it sees that the entry is retired, or
+// Quiesce sees its pin.
 bool ServableEntry::PinUnlessRetired() {
-  int64_t pins = pins_.load(std::memory_order_relaxed);
-  do {
-    if ((pins & kRetired) != 0) return false;
-  } while (!pins_.compare_exchange_weak(pins, pins + 1, std::memory_order_acq_rel));
-  return true;
-}
-
-void ServableEntry::Unpin() {
-  if (pins_.fetch_sub(1, std::memory_order_acq_rel) == kRetired + 1) sem_post(&last_handle_gone_);
+  pins_.Mine().count.fetch_add(1);
+  const Phase phase = phase_.load();
+  if (phase == Phase::kMade || phase == Phase::kPublished) return true;
+  Unpin();
+  return false;
 }
 
 base::StatusOr<bool> ServableEntry::Quiesce(int64_t timeout_ns) {
@@ -87,9 +64,11 @@ base::StatusOr<bool> ServableEntry::Quiesce(int64_t timeout_ns) {
     return base::FailedPrecondition(Describe(id_) + " is published; retire it before quiescing it");
   }
   if (phase != Phase::kRetired) return true;
-  // The count may read 0 before the post. Only after the post does no request thread use this
-  // object any more.
-  if (!WaitUntil(&last_handle_gone_, base::MonotonicNs() + timeout_ns)) return false;
+  const int64_t begin_ns = base::MonotonicNs();
+  while (handle_count() > 0) {
+    if (base::MonotonicNs() - begin_ns >= timeout_ns) return false;
+    base::SleepNs(kQuiescePollNs);
+  }
   phase_.store(Phase::kQuiesced, std::memory_order_release);
   return true;
 }
@@ -97,7 +76,9 @@ base::StatusOr<bool> ServableEntry::Quiesce(int64_t timeout_ns) {
 base::Status ServableEntry::Destroy() {
   const Phase phase = phase_.load(std::memory_order_acquire);
   if (phase == Phase::kDestroyed) return {};
-  if (phase == Phase::kPublished || phase == Phase::kRetired || handle_count() > 0) {
+  // Once quiesced it has no handle, and gets none. A pin that is being refused counts for a moment.
+  const bool may_be_held = phase != Phase::kQuiesced && handle_count() > 0;
+  if (phase == Phase::kPublished || phase == Phase::kRetired || may_be_held) {
     return base::FailedPrecondition(Describe(id_) + " cannot be destroyed: it is published or " +
                                     std::to_string(handle_count()) +
                                     " requests hold it; retire and quiesce it first");

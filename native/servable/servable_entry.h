@@ -1,13 +1,12 @@
 #pragma once
 
-#include <semaphore.h>
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "native/base/sharded.h"
 #include "native/base/status.h"
 #include "native/metrics/request_recorder.h"
 #include "native/servable/request_log.h"
@@ -17,6 +16,10 @@
 namespace millpond::servable {
 
 // A servable with the count of the handles that pin it. A serving map points to entries.
+//
+// Each thread counts its pins in a cell of its own, because one count would travel from core to
+// core with each request. The sum of the cells is exact once the entry is retired: then cells only
+// fall.
 //
 // Life: made, published in one map, retired from it, quiesced, destroyed. Request threads take and
 // drop pins, wait-free. The control plane makes all other calls, on one thread at a time.
@@ -51,6 +54,7 @@ class ServableEntry {
   void SetMetadataJson(std::string json) { metadata_json_ = std::move(json); }
   const std::string& metadata_json() const { return metadata_json_; }
 
+  // Exact if no request is looked up meanwhile, and once the entry is retired.
   int64_t handle_count() const;
 
   // For ServingMap, which publishes the entry, and again after a rollback. It retires the entry
@@ -74,13 +78,14 @@ class ServableEntry {
 
   enum class Phase { kMade, kPublished, kRetired, kQuiesced, kDestroyed };
 
-  // A flag in the word of the handle count, so that the thread that drops the last handle also sees
-  // that the entry is retired.
-  static constexpr int64_t kRetired = int64_t{1} << 62;
+  struct alignas(base::kCacheLineBytes) Pins {
+    std::atomic<int64_t> count{0};
+  };
 
-  void Pin() { pins_.fetch_add(1, std::memory_order_relaxed); }
+  void Pin() { pins_.Mine().count.fetch_add(1, std::memory_order_relaxed); }
   bool PinUnlessRetired();
-  void Unpin();
+  // The last access of a request to the entry, because the owner may free it from then on.
+  void Unpin() { pins_.Mine().count.fetch_sub(1, std::memory_order_release); }
 
   const ServableId id_;
   std::unique_ptr<Servable> servable_;
@@ -89,11 +94,8 @@ class ServableEntry {
   const std::shared_ptr<RequestReservoir> reservoir_;
   const std::shared_ptr<RequestLog> request_log_;
   std::string metadata_json_;
-  alignas(64) std::atomic<int64_t> pins_{0};
+  base::Sharded<Pins> pins_{base::CellCountForRequestThreads()};
   std::atomic<Phase> phase_{Phase::kMade};
-  // Posted when the last handle of a retired entry goes. A semaphore, because a post takes no lock.
-  // The waiter runs at idle priority, so it must not hold a lock that a request thread needs.
-  sem_t last_handle_gone_{};
 };
 
 // Pins one version for one request. It delays only the end of that version, not the map and not

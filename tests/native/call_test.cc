@@ -254,6 +254,7 @@ TEST_F(ModelCallTest, IsTracedAndSampledAfterItsAnswerIsWritten) {
   EXPECT_EQ(reservoir_->Statistics().request_count, 0);
   turn.Send();
   EXPECT_EQ(carrier_->write_count(), 1);
+  turn.Offer();
   EXPECT_EQ(spans_.Take(1).size(), 1);
   EXPECT_EQ(reservoir_->Statistics().request_count, 1);
 }
