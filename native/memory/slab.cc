@@ -1,6 +1,9 @@
 #include "native/memory/slab.h"
 
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +13,8 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace millpond::memory {
 namespace {
@@ -23,6 +28,22 @@ base::Status RefusedReservation(size_t bytes) {
   return {base::Code::kResourceExhausted,
           "cannot reserve " + std::to_string(bytes) + " bytes of addresses for a version's slab: " +
               ErrnoText() + "; raise the limit of virtual memory (ulimit -v, vm.max_map_count)"};
+}
+
+// A bit for each NUMA node of InterleaveSlabs. Empty: memory comes from the node that touches it.
+using NodeMask = std::vector<unsigned long>;
+NodeMask slab_nodes;
+
+// Glibc has no function for the system call, and libnuma is not needed for one call.
+bool Interleave(std::byte* start, size_t bytes, const NodeMask& nodes) {
+  constexpr size_t kBits = 8 * sizeof(unsigned long);
+  return syscall(SYS_mbind, start, bytes, MPOL_INTERLEAVE, nodes.data(), nodes.size() * kBits + 1,
+                 0) == 0;
+}
+
+void ChoosePages(std::byte* start, size_t bytes) {
+  madvise(start, bytes, MADV_HUGEPAGE);
+  if (!slab_nodes.empty()) (void)Interleave(start, bytes, slab_nodes);
 }
 
 bool IsResident(unsigned char page) { return (page & 1) != 0; }
@@ -69,7 +90,7 @@ UnitMove MoveUnit(std::byte* from, std::byte* to) {
       mmap(to, kSlabUnitBytes, PROT_READ | PROT_WRITE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (repaired == to) {
-    madvise(to, kSlabUnitBytes, MADV_HUGEPAGE);
+    ChoosePages(to, kSlabUnitBytes);
     return UnitMove::kRefused;
   }
   // A kernel that does not have MAP_FIXED_NOREPLACE maps another address.
@@ -78,6 +99,22 @@ UnitMove MoveUnit(std::byte* from, std::byte* to) {
 }
 
 }  // namespace
+
+bool InterleaveSlabs(const std::vector<int>& nodes) {
+  constexpr size_t kBits = 8 * sizeof(unsigned long);
+  NodeMask mask;
+  for (const int node : nodes) {
+    const auto number = static_cast<size_t>(node);
+    if (number / kBits >= mask.size()) mask.resize(number / kBits + 1);
+    mask[number / kBits] |= 1UL << number % kBits;
+  }
+  if (!mask.empty()) {
+    const auto trial = Slab::Reserve(kSlabUnitBytes);
+    if (!trial.ok() || !Interleave(trial.value()->start(), kSlabUnitBytes, mask)) return false;
+  }
+  slab_nodes = std::move(mask);
+  return true;
+}
 
 base::StatusOr<std::unique_ptr<Slab>> Slab::Reserve(size_t bytes) {
   const size_t reserved_bytes = RoundUp(std::max<size_t>(bytes, 1), kSlabUnitBytes);
@@ -95,7 +132,7 @@ base::StatusOr<std::unique_ptr<Slab>> Slab::Reserve(size_t bytes) {
   std::byte* const start = mapped + lead_bytes;
   Unmap(mapped, lead_bytes);
   Unmap(start + reserved_bytes, mapped_bytes - lead_bytes - reserved_bytes);
-  madvise(start, reserved_bytes, MADV_HUGEPAGE);
+  ChoosePages(start, reserved_bytes);
   return std::unique_ptr<Slab>(new Slab(start, reserved_bytes));
 }
 

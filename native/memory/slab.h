@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "native/base/status.h"
 
@@ -16,6 +17,12 @@ inline constexpr size_t kSlabUnitBytes = size_t{2} << 20;
 constexpr size_t RoundUp(size_t bytes, size_t unit_bytes) {
   return (bytes + unit_bytes - 1) & ~(unit_bytes - 1);
 }
+
+// Takes the memory of slabs that are reserved later from these NUMA nodes in turns, so that the
+// cores of all nodes reach a version's parameters equally fast. Without nodes it is the node of the
+// thread that touches it first, as at the start. Returns false, and changes nothing, if the kernel
+// refuses that. While no other thread uses slabs.
+bool InterleaveSlabs(const std::vector<int>& nodes);
 
 // One contiguous range of addresses for the parameters of one version. The pages that were touched
 // have memory behind them. The only class that requests memory from the operating system.

@@ -1,10 +1,12 @@
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "native/base/thread_priority.h"
 #include "native/memory/background_arena.h"
+#include "native/memory/slab.h"
 #include "native/python/binding.h"
 #include "native/python/values.h"
 #include "native/tf/version_load.h"
@@ -79,6 +81,7 @@ void RegisterSlabPool(nb::module_& module) {
 
 void RegisterMemory(nb::module_& module) {
   RegisterSlabPool(module);
+  module.def("interleave_slabs", &memory::InterleaveSlabs, nb::arg("nodes"));
   module.def("enter_background_thread", &EnterBackgroundThread, nb::arg("priority"));
 }
 

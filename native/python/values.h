@@ -494,6 +494,9 @@ struct ValueClass<rpc::ServerOptions> {
       Field{"addresses", &Options::addresses},
       Field{"thread_count", &Options::thread_count},
       Field{"max_thread_count", &Options::max_thread_count},
+      Field{"thread_group_count", &Options::thread_group_count},
+      Field{"node_cores", &Options::node_cores},
+      Field{"binds_threads_to_nodes", &Options::binds_threads_to_nodes},
       Field{"admission", &Options::admission},
       Field{"first_version_wait_seconds",
             +[](Options& options, double seconds) {

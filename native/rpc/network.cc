@@ -3,15 +3,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "native/base/clock.h"
@@ -28,11 +24,9 @@ constexpr int kAcceptsPerEvent = 16;
 
 constexpr int kEventsPerLook = 16;
 
-// The keys of events: of the wake-up, of the listeners of the two ports, and, in the numbers below
-// them, of the connections.
-constexpr uint64_t kWakeKey = UINT64_MAX;
-constexpr uint64_t kOtherListenerKeys = kWakeKey - Listeners::kCountMax;
-constexpr uint64_t kGrpcListenerKeys = kOtherListenerKeys - Listeners::kCountMax;
+// The keys of the listeners of the two ports.
+constexpr uint64_t kGrpcListenerKeys = ConnectionSet::kListenerKeysBegin;
+constexpr uint64_t kOtherListenerKeys = kGrpcListenerKeys + Listeners::kCountMax;
 
 // gRPC's connections may have a half of the process's descriptors, and the other protocol's a
 // sixth. So versions and probes always find some.
@@ -50,12 +44,6 @@ int64_t DescriptorLimit() {
 // place, so that a probe finds a place.
 constexpr int64_t kReservePlaces = 128;
 
-uint64_t KeyOf(uint32_t place, uint32_t generation) {
-  return static_cast<uint64_t>(generation) << 32U | place;
-}
-uint32_t PlaceOf(uint64_t key) { return static_cast<uint32_t>(key); }
-uint32_t GenerationOf(uint64_t key) { return static_cast<uint32_t>(key >> 32U); }
-
 // Returns a client's end as CallCarrier::peer has it.
 std::string PeerOf(const IpText& ip, int port) {
   const std::string prefix = ip.is_ipv6 ? "ipv6:%5B" + ip.address + "%5D" : "ipv4:" + ip.address;
@@ -71,28 +59,16 @@ Connection::Ends EndsOf(const AcceptedClient& client, bool has_local_address) {
 
 }  // namespace
 
+Network::Network(std::shared_ptr<ServerShared> shared, size_t group_count) {
+  grpc_.shared = std::move(shared);
+  for (size_t i = 0; i < group_count; ++i) sets_.push_back(std::make_unique<ConnectionSet>());
+}
+
 Network::~Network() {
   for (const auto& connection : All(nullptr)) connection->Close();
-  for (const int fd : {epoll_fd_, wake_fd_}) {
-    if (fd >= 0) close(fd);
-  }
 }
 
 // --- Listening ---
-
-Status Network::Open() {
-  if (epoll_fd_ >= 0) return {};
-  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
-  wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (epoll_fd_ < 0 || wake_fd_ < 0) {
-    return {base::Code::kUnavailable, std::string("cannot listen: ") + std::strerror(errno)};
-  }
-  epoll_event wake{};
-  wake.events = EPOLLIN | EPOLLET;
-  wake.data.u64 = kWakeKey;
-  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &wake);
-  return {};
-}
 
 Status Network::Listen(const std::vector<std::string>& addresses,
                        std::shared_ptr<const ServerCertificates> certificates) {
@@ -118,16 +94,13 @@ Status Network::ListenOn(Port* port, const std::vector<std::string>& addresses) 
     return {base::Code::kUnavailable,
             "cannot listen on a port with TLS: OpenSSL refuses its certificates"};
   }
-  MILLPOND_RETURN_IF_ERROR(Open());
+  for (const auto& set : sets_) MILLPOND_RETURN_IF_ERROR(set->Open());
   const int64_t limit = port->shared->limits.connection_count_max;
   if (limit > 0) port->connection_count_max = std::min(port->connection_count_max, limit);
   MILLPOND_RETURN_IF_ERROR(port->listeners.Open(addresses));
   const uint64_t first_key = port == &grpc_ ? kGrpcListenerKeys : kOtherListenerKeys;
   for (size_t i = 0; i < port->listeners.count(); ++i) {
-    epoll_event event{};
-    event.events = EPOLLIN | EPOLLEXCLUSIVE;
-    event.data.u64 = first_key + i;
-    epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, port->listeners.fd(i), &event);
+    for (const auto& set : sets_) set->AddListener(port->listeners.fd(i), first_key + i);
   }
   return {};
 }
@@ -165,36 +138,60 @@ void Network::MakePlace(const Port& port) {
   if (!port.makes_place || port.shared->connection_count.load() < port.connection_count_max) return;
   const int64_t now_ns = base::MonotonicNs();
   std::shared_ptr<Connection> idlest;
+  ConnectionSet* set_of_idlest = nullptr;
   std::shared_ptr<Connection> slowest;
   Idleness least;
   double pace = 0;
-  for (const auto& connection : All(port.shared.get())) {
-    const auto idleness = connection->IdleSince(now_ns);
-    if (idleness && (idlest == nullptr || *idleness < least)) {
-      least = *idleness;
-      idlest = connection;
+  for (const auto& set : sets_) {
+    for (const auto& connection : set->All(port.shared.get())) {
+      const auto idleness = connection->IdleSince(now_ns);
+      if (idleness && (idlest == nullptr || *idleness < least)) {
+        least = *idleness;
+        idlest = connection;
+        set_of_idlest = set.get();
+      }
+      const auto its_pace = connection->Pace(now_ns);
+      if (!its_pace || (slowest != nullptr && *its_pace >= pace)) continue;
+      pace = *its_pace;
+      slowest = connection;
     }
-    const auto its_pace = connection->Pace(now_ns);
-    if (!its_pace || (slowest != nullptr && *its_pace >= pace)) continue;
-    pace = *its_pace;
-    slowest = connection;
   }
   if (idlest != nullptr) {
     idlest->Close();
-    Remove(idlest->key());
+    Remove(set_of_idlest, idlest->key());
   } else if (slowest != nullptr) {
     // The connection is closed once its client has read why.
     slowest->GiveUp(now_ns);
   }
 }
 
-bool Network::MayAdd(const Port& port, const std::string& address) {
+// Counts one more connection, unless the port or the address has as many as it may.
+bool Network::TakePlace(const Port& port, const std::string& address) {
   const WireLimits& limits = port.shared->limits;
   const int64_t reserve = port.makes_place ? kReservePlaces : 0;
+  const std::lock_guard<std::mutex> lock(places_mutex_);
   if (port.shared->connection_count.load() >= port.connection_count_max + reserve) return false;
-  if (limits.connections_per_address_max <= 0 || address.empty()) return true;
-  const auto found = counts_by_address_.find(address);
-  return found == counts_by_address_.end() || found->second < limits.connections_per_address_max;
+  if (!address.empty()) {
+    int64_t& of_address = counts_by_address_[address];
+    const int64_t limit = limits.connections_per_address_max;
+    if (limit > 0 && of_address >= limit) return false;
+    of_address += 1;
+  }
+  port.shared->connection_count.fetch_add(1);
+  return true;
+}
+
+void Network::ReturnPlace(const Connection& connection) {
+  const std::lock_guard<std::mutex> lock(places_mutex_);
+  connection.shared()->connection_count.fetch_sub(1);
+  const auto count = counts_by_address_.find(connection.address());
+  if (count != counts_by_address_.end() && --count->second == 0) counts_by_address_.erase(count);
+}
+
+ConnectionSet& Network::EmptiestSet() {
+  return **std::min_element(sets_.begin(), sets_.end(), [](const auto& left, const auto& right) {
+    return left->count() < right->count();
+  });
 }
 
 void Network::Add(const Port& port, const AcceptedClient& client) {
@@ -209,116 +206,74 @@ void Network::Add(const Port& port, const AcceptedClient& client) {
       client.fd, is_tls ? port.certificates->context() : nullptr, port.protocol->alpn());
   const int64_t bytes = Connection::kBeginBytes + (is_tls ? Connection::kTlsBytes : 0);
   base::ByteBudget::Share charge(port.shared->calls.budget.get(), base::ByteBudget::Use::kCall);
-  uint64_t key = 0;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!MayAdd(port, ends.address) || !charge.Resize(bytes)) {
-      port.shared->limit_counts.Add(ReachedLimit::kConnections);
-      return;
-    }
-    uint32_t place = static_cast<uint32_t>(places_.size());
-    if (free_places_.empty()) {
-      places_.emplace_back();
-    } else {
-      place = free_places_.back();
-      free_places_.pop_back();
-    }
-    if (!ends.address.empty()) counts_by_address_[ends.address] += 1;
-    port.shared->connection_count.fetch_add(1);
-    places_[place].connection =
-        std::make_shared<Connection>(port.shared, *port.protocol, this, std::move(transport),
-                                     std::move(ends), base::MonotonicNs(), std::move(charge));
-    key = KeyOf(place, places_[place].generation);
-    places_[place].connection->set_key(key);
+  if (!charge.Resize(bytes) || !TakePlace(port, ends.address)) {
+    port.shared->limit_counts.Add(ReachedLimit::kConnections);
+    return;
   }
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = key;
-  if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, client.fd, &event) != 0) Remove(key);
+  ConnectionSet& set = EmptiestSet();
+  const auto connection =
+      std::make_shared<Connection>(port.shared, *port.protocol, &set, std::move(transport),
+                                   std::move(ends), base::MonotonicNs(), std::move(charge));
+  if (!set.Add(connection)) Remove(&set, connection->key());
 }
 
-std::shared_ptr<Connection> Network::Find(uint64_t key) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const uint32_t place = PlaceOf(key);
-  if (place >= places_.size() || places_[place].generation != GenerationOf(key)) return nullptr;
-  return places_[place].connection;
-}
-
-void Network::Remove(uint64_t key) {
-  std::shared_ptr<Connection> gone;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  Place& place = places_[PlaceOf(key)];
-  if (place.generation != GenerationOf(key)) return;
-  gone = std::move(place.connection);
-  // So no connection's key is ever that of a listener or of the wake-up.
-  place.generation = (place.generation + 1) % INT32_MAX;
-  free_places_.push_back(PlaceOf(key));
-  gone->shared()->connection_count.fetch_sub(1);
-  epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, gone->fd(), nullptr);
-  const auto count = counts_by_address_.find(gone->address());
-  if (count != counts_by_address_.end() && --count->second == 0) counts_by_address_.erase(count);
+void Network::Remove(ConnectionSet* set, uint64_t key) {
+  const std::shared_ptr<Connection> gone = set->Remove(key);
+  if (gone != nullptr) ReturnPlace(*gone);
 }
 
 std::vector<std::shared_ptr<Connection>> Network::All(const ServerShared* whose) {
   std::vector<std::shared_ptr<Connection>> all;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (const Place& place : places_) {
-    if (place.connection == nullptr) continue;
-    if (whose == nullptr || place.connection->shared() == whose) all.push_back(place.connection);
+  for (const auto& set : sets_) {
+    const auto some = set->All(whose);
+    all.insert(all.end(), some.begin(), some.end());
   }
   return all;
 }
 
 // --- Events ---
 
-void Network::HandleEvents(int timeout_ms, ReceiveSpace* space,
+bool Network::HandleEvents(size_t group, int timeout_ms, ReceiveSpace* space,
                            std::vector<std::shared_ptr<RunnableCall>>* to_run,
                            std::atomic<int>* idle_count) {
+  ConnectionSet& set = *sets_[group];
   std::array<epoll_event, kEventsPerLook> events;
   // A thread that waits takes one event, and leaves the others to the other threads.
-  const int count =
-      epoll_wait(epoll_fd_, events.data(), timeout_ms < 0 ? 1 : kEventsPerLook, timeout_ms);
+  const int count = set.Wait(timeout_ms, events.data(), timeout_ms < 0 ? 1 : kEventsPerLook);
   if (idle_count != nullptr) idle_count->fetch_sub(1);
+  bool is_woken = false;
   for (int i = 0; i < count; ++i) {
     const uint64_t key = events[i].data.u64;
-    if (key == kWakeKey) continue;
-    if (key >= kGrpcListenerKeys) {
+    if (key == ConnectionSet::kWakeKey) {
+      is_woken = true;
+    } else if (key >= ConnectionSet::kListenerKeysBegin) {
       AcceptUnlessStopped(key);
     } else {
-      Proceed(key, events[i].events, space, to_run);
+      Proceed(&set, key, events[i].events, space, to_run);
     }
   }
+  return is_woken;
 }
 
-void Network::Proceed(uint64_t key, uint32_t events, ReceiveSpace* space,
+void Network::Proceed(ConnectionSet* set, uint64_t key, uint32_t events, ReceiveSpace* space,
                       std::vector<std::shared_ptr<RunnableCall>>* to_run) {
-  const std::shared_ptr<Connection> connection = Find(key);
+  const std::shared_ptr<Connection> connection = set->Find(key);
   if (connection == nullptr) return;
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) connection->NoteHangUp();
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) connection->NoteReset();
   connection->Proceed(space, to_run);
-  if (connection->is_closed()) return Remove(key);
+  if (connection->is_closed()) return Remove(set, key);
   if (!connection->has_more()) return;
-  ArmAgain(*connection);
-}
-
-void Network::Wake() {
-  const uint64_t one = 1;
-  (void)!write(wake_fd_, &one, sizeof one);
+  set->ArmAgain(*connection);
 }
 
 void Network::CheckTimes(int64_t now_ns) {
-  for (const auto& connection : All(nullptr)) {
-    // Otherwise no thread would handle what has arrived before the client sends more.
-    if (connection->CheckTimes(now_ns)) ArmAgain(*connection);
+  for (const auto& set : sets_) {
+    for (const auto& connection : set->All(nullptr)) {
+      // Otherwise no thread would handle what has arrived before the client sends more.
+      if (connection->CheckTimes(now_ns)) set->ArmAgain(*connection);
+    }
   }
-}
-
-void Network::ArmAgain(const Connection& connection) {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = connection.key();
-  epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, connection.fd(), &event);
 }
 
 // --- The stop ---
@@ -333,7 +288,7 @@ void Network::StopListening(const ServerShared& whose) {
   }
   for (size_t i = 0; i < port.listeners.count(); ++i) {
     const int fd = port.listeners.fd(i);
-    epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
+    for (const auto& set : sets_) set->RemoveListener(fd);
     // Connections that wait stay for the next server: this one would only send them away. A
     // shutdown of the socket would end it for all processes that hold it.
     if (port.listeners.is_handed_in(i)) continue;

@@ -13,28 +13,24 @@
 
 #include "native/base/status.h"
 #include "native/rpc/certificates.h"
-#include "native/rpc/connection.h"
+#include "native/rpc/connection_set.h"
 #include "native/rpc/grpc_stream.h"
 #include "native/rpc/listeners.h"
 #include "native/rpc/request_threads.h"
 
 namespace millpond::rpc {
 
-// The ports and the connections of a server, in one epoll set that all threads share. There is a
-// port for gRPC and one for another protocol.
-//
-// Connections are edge-triggered: the kernel wakes one thread for each change. If a connection has
-// input left that may be read, ArmAgain has the kernel report it once more. Nothing else arms a
-// connection again, so Connection::Proceed must remember each change that a thread sees while
-// another thread has the connection's turn.
+// The ports and the connections of a server. There is a port for gRPC and one for another protocol.
+// Each group of request threads has a set of connections. A new connection goes to the set with the
+// fewest, whatever thread accepts it, and stays there.
 //
 // Thread: HandleEvents: all request threads at once. CheckTimes: the watchdog. Listen and the steps
-// of a stop: the control plane, one thread at a time. Wake, WakeFor, port, other_port and
-// connection_count: any.
-class Network final : public EventSource, public Connection::Waker {
+// of a stop: the control plane, one thread at a time. Wake, port, other_port and connection_count:
+// any.
+class Network final : public EventSource {
  public:
   // For gRPC's connections, which share `shared`.
-  explicit Network(std::shared_ptr<ServerShared> shared) { grpc_.shared = std::move(shared); }
+  explicit Network(std::shared_ptr<ServerShared> shared, size_t group_count = 1);
   ~Network() override;
 
   // Listens for gRPC on each of `addresses`, see Listeners. `certificates` are for the addresses
@@ -52,10 +48,10 @@ class Network final : public EventSource, public Connection::Waker {
   // The same for the other protocol.
   int other_port() const { return other_.listeners.port(); }
 
-  void HandleEvents(int timeout_ms, ReceiveSpace* space,
+  bool HandleEvents(size_t group, int timeout_ms, ReceiveSpace* space,
                     std::vector<std::shared_ptr<RunnableCall>>* to_run,
                     std::atomic<int>* idle_count) override;
-  void Wake() override;
+  void Wake(size_t group) override { sets_[group]->Wake(); }
   void CheckTimes(int64_t now_ns) override;
 
   // The steps of a stop, each for the connections that share `whose`: no new connections, but those
@@ -83,43 +79,29 @@ class Network final : public EventSource, public Connection::Waker {
     Listeners listeners = {};
     bool has_stopped_listening = false;  // guarded by listening_mutex_
   };
-  // A place in the table. An event names the place and the generation, because it may come after
-  // its connection has gone.
-  struct Place {
-    std::shared_ptr<Connection> connection;
-    uint32_t generation = 0;
-  };
-
-  // Implements Connection::Waker.
-  void WakeFor(const Connection& connection) override { ArmAgain(connection); }
-
   base::Status Open();
   base::Status ListenOn(Port* port, const std::vector<std::string>& addresses);
   void AcceptUnlessStopped(uint64_t key);
   void Accept(Port* port, size_t listener, int count_max);
   void Add(const Port& port, const AcceptedClient& client);
   void MakePlace(const Port& port);
-  bool MayAdd(const Port& port, const std::string& address);  // needs mutex_
-  void Proceed(uint64_t key, uint32_t events, ReceiveSpace* space,
+  bool TakePlace(const Port& port, const std::string& address);
+  void ReturnPlace(const Connection& connection);
+  ConnectionSet& EmptiestSet();
+  void Proceed(ConnectionSet* set, uint64_t key, uint32_t events, ReceiveSpace* space,
                std::vector<std::shared_ptr<RunnableCall>>* to_run);
-  // Has the events of the connection's socket reported again.
-  void ArmAgain(const Connection& connection);
-  std::shared_ptr<Connection> Find(uint64_t key);
-  void Remove(uint64_t key);
-  // Returns the connections that share `whose`, or all if it is null.
+  void Remove(ConnectionSet* set, uint64_t key);
+  // Returns the connections of all sets, see ConnectionSet.
   std::vector<std::shared_ptr<Connection>> All(const ServerShared* whose);
 
   const GrpcProtocol grpc_protocol_;
   Port grpc_;
   Port other_;
-  int epoll_fd_ = -1;
-  int wake_fd_ = -1;
+  std::vector<std::unique_ptr<ConnectionSet>> sets_;  // of each group
 
   std::shared_mutex listening_mutex_;  // held shared to accept, alone to stop
 
-  std::mutex mutex_;  // guards what follows; held to look up a place
-  std::vector<Place> places_;
-  std::vector<uint32_t> free_places_;
+  std::mutex places_mutex_;  // held to add and to remove a connection
   std::map<std::string, int64_t> counts_by_address_;
 };
 

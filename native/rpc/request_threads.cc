@@ -35,16 +35,32 @@ base::Status TooLate() {
           " of its deadline; try again later, or use another server"};
 }
 
+std::vector<int> CoresOf(const std::vector<GroupPlan>& groups) {
+  std::vector<int> cores;
+  for (const GroupPlan& group : groups) {
+    cores.insert(cores.end(), group.cores.begin(), group.cores.end());
+  }
+  return cores;
+}
+
+size_t CountThreads(const std::vector<GroupPlan>& groups) {
+  size_t count = 0;
+  for (const GroupPlan& group : groups) count += group.thread_count;
+  return count;
+}
+
 }  // namespace
 
 RequestThreads::RequestThreads(EventSource* source, const servable::BatchRegistry& batches,
-                               size_t regular_count, size_t max_count)
+                               std::vector<GroupPlan> groups, size_t max_count, bool is_bound)
     : source_(source),
-      regular_count_(std::max<size_t>(regular_count, 1)),
+      regular_count_(CountThreads(groups)),
       max_count_(std::max(max_count, regular_count_)),
       share_of_model_(std::max<size_t>(
           max_count_ > regular_count_ ? max_count_ - regular_count_ : max_count_ - 1, 1)),
-      queue_(batches, kWaitingPerThread * max_count_) {}
+      is_bound_(is_bound),
+      cores_(CoresOf(groups)),
+      groups_(std::move(groups), batches, kWaitingPerThread * max_count_) {}
 
 RequestThreads::~RequestThreads() {
   Stop();
@@ -53,26 +69,30 @@ RequestThreads::~RequestThreads() {
 
 void RequestThreads::Start() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  cores_ = base::AllowedCores();
-  for (size_t i = 0; i < regular_count_; ++i) AddThread(Role::kRegular, i);
+  for (const auto& group : groups_) {
+    for (size_t i = 0; i < group->plan.thread_count; ++i) {
+      AddThread(Role::kRegular, group.get(), i);
+    }
+  }
   watchdog_ = std::thread([this] { Watch(); });
   pthread_setname_np(watchdog_.native_handle(), "watchdog");
 }
 
-void RequestThreads::AddThread(Role role, size_t index) {
+void RequestThreads::AddThread(Role role, ThreadGroup* group, size_t core) {
   auto thread = std::make_unique<Thread>();
   thread->role = role;
-  thread->index = index;
+  thread->group = group;
+  thread->core = core;
   thread->thread = std::thread([this, self = thread.get()] { Serve(self); });
-  const std::string name = "request-" + std::to_string(index);
+  const std::string name = "request-" + std::to_string(threads_.size());
   pthread_setname_np(thread->thread.native_handle(), name.c_str());
   threads_.push_back(std::move(thread));
   if (is_pinned_) Pin(threads_.back().get());
 }
 
-void RequestThreads::TryAddThread(Role role, size_t index) {
+void RequestThreads::TryAddThread(Role role, ThreadGroup* group, size_t core) {
   try {
-    AddThread(role, index);
+    AddThread(role, group, core);
   } catch (const std::system_error&) {
     // The system has no thread left. The watchdog tries again at its next look.
   }
@@ -80,7 +100,10 @@ void RequestThreads::TryAddThread(Role role, size_t index) {
 
 bool RequestThreads::PinToCores(bool is_pinned) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (cores_.size() != regular_count_) return false;
+  const bool has_core_each = std::all_of(groups_.begin(), groups_.end(), [](const auto& group) {
+    return group->plan.cores.size() == group->plan.thread_count;
+  });
+  if (!has_core_each) return false;
   is_pinned_ = is_pinned;
   for (const auto& thread : threads_) {
     if (!thread->has_ended) Pin(thread.get());
@@ -89,23 +112,30 @@ bool RequestThreads::PinToCores(bool is_pinned) {
 }
 
 void RequestThreads::Pin(Thread* thread) {
-  if (thread->role != Role::kRegular) return;
-  const bool has_own = is_pinned_ && !thread->gives_way;
+  const GroupPlan& plan = thread->group->plan;
+  const bool is_regular = thread->role == Role::kRegular;
+  const bool has_own = is_pinned_ && is_regular && !thread->gives_way;
+  if (!has_own && !is_bound_ && !is_regular) return;
+  const std::vector<int>& shared = is_bound_ ? plan.node_cores : cores_;
   // If the core has gone offline since, the thread keeps its cores.
   (void)base::RestrictToCores(thread->thread.native_handle(),
-                              has_own ? std::vector<int>{cores_[thread->index]} : cores_);
+                              has_own ? std::vector<int>{plan.cores[thread->core]} : shared);
 }
 
 // --- A thread ---
 
 void RequestThreads::Serve(Thread* self) {
+  if (is_bound_) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Pin(self);
+  }
   const base::GivingWayScope giving_way(&self->gives_way);
   self->id = base::CurrentThreadId();
   self->looked_ns = self->now_ns = base::MonotonicNs();
   while (!is_stopping_.load(std::memory_order_relaxed)) {
-    if (self->CanRun() && queue_.size() > 0) {
-      if (self->now_ns - self->looked_ns >= kLookNs) Look(self);
-      if (RunNext(self)) {
+    if (self->CanRun() && self->group->queue.size() > 0) {
+      if (self->now_ns - self->looked_ns >= kLookNs) Look(self, self->group);
+      if (RunNext(self, self->group)) {
         if (LeaveIfSuperfluous(self)) break;
         continue;
       }
@@ -114,40 +144,68 @@ void RequestThreads::Serve(Thread* self) {
     if (LeaveIfSuperfluous(self)) break;
   }
   self->has_ended = true;
-  // Wakes the next thread, which ends in the same way.
-  if (is_stopping_) source_->Wake();
+  // Wakes the next threads, which end in the same way.
+  if (is_stopping_) WakeAll();
 }
 
-// No request is overlooked, because a thread counts as idle before it looks at the queue, and a
+// No request is overlooked, because a thread counts as idle before it looks at the queues, and a
 // request is queued before WakeIfWorth looks for idle threads. So at least one sees the other.
 void RequestThreads::WaitForEvents(Thread* self) {
-  idle_count_.fetch_add(1);
-  if (self->CanRun()) free_count_.fetch_add(1);
-  const bool must_look = (self->CanRun() && queue_.size() > 0) || is_stopping_.load();
-  source_->HandleEvents(must_look ? 0 : -1, &self->space, &self->arrived, &idle_count_);
-  if (self->CanRun()) free_count_.fetch_sub(1);
+  const auto [group, has_queued] = groups_.Enter(self->group, self->CanRun());
+  const bool must_look = has_queued || is_stopping_.load();
+  const bool is_woken = source_->HandleEvents(group->index, must_look ? 0 : -1, &self->space,
+                                              &self->arrived, &group->idle_count);
+  if (self->CanRun()) group->free_count.fetch_sub(1);
+  if (const ThreadGroup* const spare = groups_.FindSpare(*group)) source_->Wake(spare->index);
   self->now_ns = self->looked_ns = base::MonotonicNs();
-  if (self->arrived.empty()) return;
-  const bool runs_first = self->CanRun() && queue_.MayPass(self->arrived.front().get());
+  const bool passes_on = groups_.size() > 1 && self->CanRun() && (is_woken || has_queued);
+  if (self->arrived.empty()) {
+    if (passes_on) RunNextOfAny(self);
+    return;
+  }
+  const bool runs_first = self->CanRun() && group->queue.MayPass(self->arrived.front().get());
   std::shared_ptr<RunnableCall> first;
   if (runs_first) first = std::move(self->arrived.front());
-  QueueArrived(self, runs_first ? 1 : 0);
-  if (first != nullptr) Run(self, first);
+  QueueArrived(self, group, runs_first ? 1 : 0);
+  if (passes_on) PassOn(*self);
+  if (first != nullptr) Run(self, group, first);
 }
 
-bool RequestThreads::Look(Thread* self, bool wakes) {
-  source_->HandleEvents(0, &self->space, &self->arrived, nullptr);
+// Takes a request before it passes the wake-up on, so that nobody is woken for that one.
+void RequestThreads::RunNextOfAny(Thread* self) {
+  ThreadGroup* const group = groups_.FindQueued(self->group);
+  const std::shared_ptr<RunnableCall> call =
+      group == nullptr ? nullptr : group->queue.Take(self->now_ns);
+  PassOn(*self);
+  if (call != nullptr) Run(self, group, call);
+}
+
+// Looks whom the work of all groups is worth a wake-up, because the one that `self` had may have
+// stood for several. Acceptors do not: they would wake one another for ever.
+void RequestThreads::PassOn(const Thread& self) {
+  for (const auto& group : groups_) {
+    WakeIfWorth(self, group.get());
+    if (const ThreadGroup* const spare = groups_.FindSpare(*group)) source_->Wake(spare->index);
+  }
+}
+
+bool RequestThreads::Look(Thread* self, ThreadGroup* group, bool wakes) {
+  const bool is_woken =
+      source_->HandleEvents(group->index, 0, &self->space, &self->arrived, nullptr);
   self->now_ns = self->looked_ns = base::MonotonicNs();
-  return QueueArrived(self, 0, wakes);
+  const bool has_arrived = QueueArrived(self, group, 0, wakes);
+  // The wake-up was for a thread that waits.
+  if (is_woken && groups_.size() > 1 && self->CanRun()) PassOn(*self);
+  return has_arrived;
 }
 
-bool RequestThreads::QueueArrived(Thread* self, size_t from, bool wakes) {
+bool RequestThreads::QueueArrived(Thread* self, ThreadGroup* group, size_t from, bool wakes) {
   const bool has_arrived = self->arrived.size() > from;
   if (has_arrived) {
     for (size_t i = from; i < self->arrived.size(); ++i) self->arrived[i]->PeekBatchKey();
     const auto begin = self->arrived.begin() + static_cast<std::ptrdiff_t>(from);
-    const auto refused = queue_.Add(begin, self->arrived.end(), self->now_ns);
-    if (wakes) WakeIfWorth(*self);
+    const auto refused = groups_.Add(group, begin, self->arrived.end(), self->now_ns);
+    if (wakes) WakeIfWorth(*self, group);
     for (const std::shared_ptr<RunnableCall>& call : refused.too_late) call->Refuse(TooLate());
     for (const std::shared_ptr<RunnableCall>& call : refused.too_many)
       call->Refuse(servable::BatchRegistry::Refusal());
@@ -156,22 +214,27 @@ bool RequestThreads::QueueArrived(Thread* self, size_t from, bool wakes) {
   return has_arrived;
 }
 
-void RequestThreads::WakeIfWorth(const Thread& self) {
-  const auto count = static_cast<int64_t>(queue_.size());
-  if (count == 0 || idle_count_.load() == 0) return;
-  if (!self.CanRun() || self.run_ns * count >= kWakeNs) source_->Wake();
+void RequestThreads::WakeIfWorth(const Thread& self, ThreadGroup* group) {
+  const auto count = static_cast<int64_t>(group->queue.size());
+  if (count == 0) return;
+  if (!self.CanRun() || self.run_ns * count >= kWakeNs) WakeForQueue(group);
 }
 
-bool RequestThreads::RunNext(Thread* self) {
-  const std::shared_ptr<RunnableCall> call = queue_.Take(self->now_ns);
+void RequestThreads::WakeForQueue(ThreadGroup* group) {
+  if (const ThreadGroup* const idle = groups_.FindIdle(group)) source_->Wake(idle->index);
+}
+
+bool RequestThreads::RunNext(Thread* self, ThreadGroup* group) {
+  const std::shared_ptr<RunnableCall> call = group->queue.Take(self->now_ns);
   if (call == nullptr) return false;
   // Another thread takes the rest if this run lasts.
-  WakeIfWorth(*self);
-  Run(self, call);
+  WakeIfWorth(*self, group);
+  Run(self, group, call);
   return true;
 }
 
-void RequestThreads::Run(Thread* self, const std::shared_ptr<RunnableCall>& call) {
+void RequestThreads::Run(Thread* self, ThreadGroup* group,
+                         const std::shared_ptr<RunnableCall>& call) {
   const int64_t begin_ns = base::MonotonicNs();
   // Before the call is shown, because the watchdog asks a call that it sees for its model.
   call->Read();
@@ -183,7 +246,7 @@ void RequestThreads::Run(Thread* self, const std::shared_ptr<RunnableCall>& call
   bool is_greedy = false;
   {
     CallBeingAnswered request(call);
-    QueueOfThread queue(this, self);
+    QueueOfThread queue(this, self, group);
     servable::AnswerRequests(&request, &queue);
     self->busy_since_ns.store(0);
     // Before `request` ends, because the watchdog may still ask the call for its model.
@@ -207,25 +270,25 @@ std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::Take(
   if (self_.gives_way) return nullptr;
   if (key == servable::kNoBatchKey) {
     self_.now_ns = base::MonotonicNs();
-    if (self_.now_ns - self_.looked_ns >= kLookNs) threads_.Look(&self_);
+    if (self_.now_ns - self_.looked_ns >= kLookNs) threads_.Look(&self_, &group_);
     return TakeQueued(key, bytes_max);
   }
   if (auto queued = TakeQueued(key, bytes_max)) return queued;
   // The network may hold a request of the key that no thread has read yet. It is read here even if
   // a thread is free, because that thread may have to wait for a core. No thread is woken for it,
   // because it would come too late: this batch takes it at once.
-  if (!threads_.Look(&self_, /*wakes=*/false)) return nullptr;
+  if (!threads_.Look(&self_, &group_, /*wakes=*/false)) return nullptr;
   has_arrived_ = true;
   return TakeQueued(key, bytes_max);
 }
 
 void RequestThreads::QueueOfThread::EndTaking() {
-  if (std::exchange(has_arrived_, false)) threads_.WakeIfWorth(self_);
+  if (std::exchange(has_arrived_, false)) threads_.WakeIfWorth(self_, &group_);
 }
 
 std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeQueued(
     servable::BatchKey key, size_t bytes_max) {
-  std::shared_ptr<RunnableCall> call = threads_.queue_.TakeFor(key, bytes_max);
+  std::shared_ptr<RunnableCall> call = group_.queue.TakeFor(key, bytes_max);
   return call == nullptr ? nullptr : std::make_unique<CallBeingAnswered>(std::move(call));
 }
 
@@ -235,16 +298,18 @@ bool RequestThreads::LeaveIfSuperfluous(Thread* self) {
   const bool was_stalled = std::exchange(self->last_run_ns, 0) >= kStallNs;
   if (self->CanRun() && !was_stalled) return false;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const bool is_needed =
-      CountAble(base::MonotonicNs(), self) < (self->CanRun() ? regular_count_ : 1);
+  const bool is_needed = CountAble(*self->group, base::MonotonicNs(), self) <
+                         (self->CanRun() ? self->group->plan.thread_count : 1);
   if (!is_needed) self->has_ended = true;
   return !is_needed;
 }
 
-size_t RequestThreads::CountAble(int64_t now_ns, const Thread* except) const {
+size_t RequestThreads::CountAble(const ThreadGroup& group, int64_t now_ns,
+                                 const Thread* except) const {
   return static_cast<size_t>(
       std::count_if(threads_.begin(), threads_.end(), [&](const auto& thread) {
-        return thread.get() != except && thread->IsServing() && !thread->IsStalled(now_ns);
+        return thread.get() != except && &group == thread->group && thread->IsServing() &&
+               !thread->IsStalled(now_ns);
       }));
 }
 
@@ -270,44 +335,56 @@ void RequestThreads::Watch() {
 }
 
 void RequestThreads::Relieve() {
+  for (const auto& group : groups_) Relieve(group.get());
+}
+
+void RequestThreads::Relieve(ThreadGroup* group) {
   size_t running_count = 0;
   bool has_acceptor = false;
   for (const auto& thread : threads_) {
     if (thread->has_ended) continue;
     running_count += thread->CanRun() ? 1 : 0;
-    has_acceptor = has_acceptor || !thread->CanRun();
+    has_acceptor = has_acceptor || (!thread->CanRun() && thread->group == group);
   }
-  for (size_t missing = CountMissing(); missing > 0 && running_count < max_count_; --missing) {
-    TryAddThread(Role::kRegular, FreeRegularIndex());
+  for (size_t missing = CountMissing(*group); missing > 0 && running_count < max_count_;
+       --missing) {
+    TryAddThread(Role::kRegular, group, FreeCore(*group));
     ++running_count;
   }
-  if (CountAble(base::MonotonicNs(), nullptr) > 0) return;
+  if (CountAble(*group, base::MonotonicNs(), nullptr) > 0) return;
   if (running_count < max_count_) {
-    TryAddThread(Role::kRelief, threads_.size());
+    TryAddThread(Role::kRelief, group);
   } else if (!has_acceptor) {
-    TryAddThread(Role::kAcceptor, threads_.size());
+    TryAddThread(Role::kAcceptor, group);
   }
 }
 
-size_t RequestThreads::CountMissing() const {
-  const auto serving_count = static_cast<size_t>(std::count_if(
-      threads_.begin(), threads_.end(), [](const auto& thread) { return thread->IsServing(); }));
-  return regular_count_ - std::min(serving_count, regular_count_);
+size_t RequestThreads::CountMissing(const ThreadGroup& group) const {
+  const auto serving_count =
+      static_cast<size_t>(std::count_if(threads_.begin(), threads_.end(), [&](const auto& thread) {
+        return thread->group == &group && thread->IsServing();
+      }));
+  return group.plan.thread_count - std::min(serving_count, group.plan.thread_count);
 }
 
 size_t RequestThreads::CountAbleSoon(int64_t now_ns) const {
-  return std::max<size_t>(CountAble(now_ns, nullptr) + CountMissing(), 1);
+  size_t count = 0;
+  for (const auto& group : groups_) {
+    count += CountAble(*group, now_ns, nullptr) + CountMissing(*group);
+  }
+  return std::max<size_t>(count, 1);
 }
 
-// There is one while fewer threads than regular_count_ serve.
-size_t RequestThreads::FreeRegularIndex() const {
+// There is one while fewer threads than the regular ones of the group serve.
+size_t RequestThreads::FreeCore(const ThreadGroup& group) const {
   std::set<size_t> taken;
   for (const auto& thread : threads_) {
-    if (thread->role == Role::kRegular && thread->IsServing()) taken.insert(thread->index);
+    const bool has_core = thread->role == Role::kRegular && thread->IsServing();
+    if (has_core && thread->group == &group) taken.insert(thread->core);
   }
-  size_t index = 0;
-  while (taken.count(index) > 0) ++index;
-  return index;
+  size_t core = 0;
+  while (taken.count(core) > 0) ++core;
+  return core;
 }
 
 void RequestThreads::LookAtLongRuns(int64_t now_ns) {
@@ -351,17 +428,20 @@ void RequestThreads::ShareThreads(const std::map<std::string, size_t>& long_run_
   for (const auto& [model, count] : long_run_counts) {
     if (count + able_count > share_of_model_) models.insert(model);
   }
-  if (!models.empty() || queue_.has_paused()) queue_.SetPausedModels(std::move(models), now_ns);
+  if (!models.empty() || groups_.has_paused()) groups_.SetPausedModels(models, now_ns);
   // Requests for which no thread was woken when they came may be worth it by now: a run lasts
   // longer than those before it, or their model may run again.
-  if (queue_.size() > 0 && idle_count_.load() > 0) source_->Wake();
+  for (const auto& group : groups_) {
+    if (group->queue.size() > 0) WakeForQueue(group.get());
+  }
 }
 
 void RequestThreads::RunDueAwaiting(int64_t now_ns) {
   auto due = awaiting_.TakeDue(now_ns);
   if (due.empty()) return;
-  for (auto& call : due) queue_.AddAgain(std::move(call), now_ns);
-  if (idle_count_.load() > 0) source_->Wake();
+  // All in one queue, because they stay in their order.
+  for (auto& call : due) groups_[0].queue.AddAgain(std::move(call), now_ns);
+  WakeForQueue(&groups_[0]);
 }
 
 void RequestThreads::ReapThreads() {
@@ -382,7 +462,11 @@ void RequestThreads::Stop() {
   }
   watch_changed_.notify_all();
   if (watchdog_.joinable()) watchdog_.join();
-  source_->Wake();
+  WakeAll();
+}
+
+void RequestThreads::WakeAll() {
+  for (const auto& group : groups_) source_->Wake(group->index);
 }
 
 bool RequestThreads::HaveAllEnded() {
@@ -396,7 +480,7 @@ bool RequestThreads::Join(int64_t timeout_ns) {
   // Waits without the lock, because a thread that ends may need it.
   while (!HaveAllEnded()) {
     if (base::MonotonicNs() - begin_ns >= timeout_ns) return false;
-    source_->Wake();
+    WakeAll();
     base::SleepNs(kJoinPollNs);
   }
   const std::lock_guard<std::mutex> lock(mutex_);

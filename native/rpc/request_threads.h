@@ -14,10 +14,11 @@
 #include <vector>
 
 #include "native/rpc/awaiting_queue.h"
+#include "native/rpc/group_plan.h"
 #include "native/rpc/long_run.h"
 #include "native/rpc/receive_block.h"
-#include "native/rpc/run_queue.h"
 #include "native/rpc/runnable_call.h"
+#include "native/rpc/thread_groups.h"
 #include "native/servable/batch_queue.h"
 #include "native/servable/batch_registry.h"
 
@@ -27,23 +28,24 @@ namespace millpond::rpc {
 class EventSource {
  public:
   virtual ~EventSource() = default;
-  // Waits for up to `timeout_ms` (-1: for ever) for something to do, does it, and appends the
-  // requests that are to be run to `to_run`. `space` belongs to the calling thread. Takes 1 from
-  // `idle_count`, if it is not null, as soon as the wait is over, because the thread is busy from
-  // then on. Any threads, at once.
-  virtual void HandleEvents(int timeout_ms, ReceiveSpace* space,
+  // Waits for up to `timeout_ms` (-1: for ever) for something to do for a group of threads, does
+  // it, and appends the requests that are to be run to `to_run`. `space` belongs to the calling
+  // thread. Takes 1 from `idle_count`, if it is not null, as soon as the wait is over, because the
+  // thread is busy from then on. Returns true if a Wake ended the wait. Any threads, at once.
+  virtual bool HandleEvents(size_t group, int timeout_ms, ReceiveSpace* space,
                             std::vector<std::shared_ptr<RunnableCall>>* to_run,
                             std::atomic<int>* idle_count) = 0;
-  // Ends the wait of one thread.
-  virtual void Wake() = 0;
+  // Ends the wait of one thread that waits for this group.
+  virtual void Wake(size_t group) = 0;
   // Ends what has lasted too long. The watchdog calls it about once a second.
   virtual void CheckTimes(int64_t now_ns) = 0;
 };
 
 // The threads that serve. Each takes what the network has, and runs requests from start to end.
 //
-// Theory of operation. In the steady state there are as many threads as cores. All wait in one
-// epoll set; the kernel wakes the one that was busy last. A thread that reads one request runs it
+// Theory of operation. In the steady state there are as many threads as cores, in groups
+// (ThreadGroups has what follows from that). The threads of a group wait in one epoll set; the
+// kernel wakes the one that was busy last. A thread that reads one request runs it
 // at once: nothing is handed over. A thread that reads several requests runs the first and queues
 // the rest (RunQueue) for the next free thread. It wakes another thread only if the queue holds
 // more work than a wake-up costs. Between two runs a thread looks at the network every kLookNs, so
@@ -51,10 +53,10 @@ class EventSource {
 //
 // A run that lasts (a big model, a batch of 30 s) holds up no other request: the connection is free
 // as soon as it was read. But if all threads are in such runs, none of them reads. So a watchdog
-// looks every kStallNs. If each thread has been busy with one request for as long, it starts
-// another, up to a limit. At the limit it starts one that runs no request: it reads, queues,
-// refuses, and sees cancellations, which end the runs. A thread that returns from a long run leaves
-// if the others suffice.
+// looks every kStallNs. If each thread of a group has been busy with one request for as long, it
+// starts another of that group, up to a limit for all groups. At the limit it starts one that runs
+// no request: it reads, queues, refuses, and sees cancellations, which end the runs. A thread that
+// returns from a long run leaves if the others suffice.
 //
 // Long runs of one model get no more than a share of the threads. While a model has its share, the
 // queue holds its other requests back, and requests to other models pass.
@@ -84,26 +86,28 @@ class RequestThreads final {
   // run requests, however long they wait.
   static constexpr size_t kWaitingPerThread = 2;
 
-  // Runs `regular_count` threads in the steady state, and at most `max_count` that run requests.
-  // Borrows `source` and `batches`.
-  RequestThreads(EventSource* source, const servable::BatchRegistry& batches, size_t regular_count,
-                 size_t max_count);
+  // Runs the threads of `groups` in the steady state, and at most `max_count` that run requests.
+  // With `is_bound` each thread stays on the cores of its group's NUMA node. Borrows `source` and
+  // `batches`.
+  RequestThreads(EventSource* source, const servable::BatchRegistry& batches,
+                 std::vector<GroupPlan> groups, size_t max_count, bool is_bound = false);
   ~RequestThreads();
   RequestThreads(const RequestThreads&) = delete;
   RequestThreads& operator=(const RequestThreads&) = delete;
 
   void Start();
   // Binds each regular thread to a core of its own if `is_pinned`, and otherwise lets it run on any
-  // core again. Returns false and changes nothing unless there is exactly one regular thread for
-  // each core that the process may use. A thread that relieves another one is never pinned, because
-  // the thread that it relieves keeps its core busy.
+  // core again, or on any of its node if the threads are bound. Returns false and changes nothing
+  // unless there is exactly one regular thread for each core that the process may use. A thread
+  // that relieves another one is never pinned, because the thread that it relieves keeps its core
+  // busy.
   bool PinToCores(bool is_pinned);
 
   // The requests that wait for a version. One whose wait is over runs within kStallNs.
   AwaitingQueue* awaiting() { return &awaiting_; }
 
   // The requests that the queue refused because they would have waited too long.
-  int64_t refused_count() const { return queue_.refused_count(); }
+  int64_t refused_count() const { return groups_.refused_count(); }
 
   // Tells all threads to end. A thread ends after its request.
   void Stop();
@@ -122,10 +126,12 @@ class RequestThreads final {
   // Gives the batches that one thread runs the requests that wait in the queue.
   class QueueOfThread final : public servable::WaitingRequests {
    public:
-    QueueOfThread(RequestThreads* threads, Thread* self) : threads_(*threads), self_(*self) {}
-    bool HasFreeThread() const override { return threads_.free_count_ > 0; }
+    // The queue of `group`, from which the first request of the batch came.
+    QueueOfThread(RequestThreads* threads, Thread* self, ThreadGroup* group)
+        : threads_(*threads), self_(*self), group_(*group) {}
+    bool HasFreeThread() const override { return threads_.groups_.HasFree(group_); }
     int64_t WaitingPerThread() const override {
-      return static_cast<int64_t>(threads_.queue_.size() / threads_.regular_count_);
+      return static_cast<int64_t>(group_.queue.size() / group_.plan.thread_count);
     }
     std::unique_ptr<servable::WaitingRequest> Take(servable::BatchKey key,
                                                    size_t bytes_max) override;
@@ -136,6 +142,7 @@ class RequestThreads final {
 
     RequestThreads& threads_;
     Thread& self_;
+    ThreadGroup& group_;
     bool has_arrived_ = false;  // requests, since EndTaking, for which no thread was woken
   };
 
@@ -150,7 +157,8 @@ class RequestThreads final {
 
     std::thread thread;
     Role role = Role::kRegular;
-    size_t index = 0;  // its number, and a regular thread's core
+    ThreadGroup* group = nullptr;  // whose requests it runs first
+    size_t core = 0;               // a regular thread's, of those of its group
     std::atomic<pid_t> id{0};
     std::atomic<int64_t> busy_since_ns{0};          // 0: runs no request
     std::atomic<int64_t> modest_ns{INT64_MIN / 2};  // when its last run ended that was not greedy
@@ -171,31 +179,36 @@ class RequestThreads final {
     int64_t last_run_ns = 0;
   };
 
-  void AddThread(Role role, size_t index);     // needs mutex_
-  void TryAddThread(Role role, size_t index);  // needs mutex_
-  void Pin(Thread* thread);                    // needs mutex_
+  // All of these need mutex_.
+  void AddThread(Role role, ThreadGroup* group, size_t core = 0);
+  void TryAddThread(Role role, ThreadGroup* group, size_t core = 0);
+  void Pin(Thread* thread);
 
   // --- called by the thread `self` ---
   void Serve(Thread* self);
-  bool Look(Thread* self, bool wakes = true);
+  bool Look(Thread* self, ThreadGroup* group, bool wakes = true);
   void WaitForEvents(Thread* self);
-  bool RunNext(Thread* self);
-  void Run(Thread* self, const std::shared_ptr<RunnableCall>& call);
+  bool RunNext(Thread* self, ThreadGroup* group);
+  void RunNextOfAny(Thread* self);
+  void PassOn(const Thread& self);
+  void Run(Thread* self, ThreadGroup* group, const std::shared_ptr<RunnableCall>& call);
   // Queues what has arrived, and refuses what the queue does not take. Returns false if nothing has
   // arrived.
-  bool QueueArrived(Thread* self, size_t from, bool wakes = true);
-  void WakeIfWorth(const Thread& self);
+  bool QueueArrived(Thread* self, ThreadGroup* group, size_t from, bool wakes = true);
+  void WakeIfWorth(const Thread& self, ThreadGroup* group);
   bool LeaveIfSuperfluous(Thread* self);
 
   // --- called by the watchdog ---
   void Watch();
-  // Keeps as many threads at the priority of requests as there are regular ones, and one at least
-  // that is not held up. Needs mutex_.
+  // Keeps as many threads of each group at the priority of requests as it has regular ones, and one
+  // at least that is not held up. Both need mutex_.
   void Relieve();
-  size_t FreeRegularIndex() const;  // needs mutex_
+  void Relieve(ThreadGroup* group);
+  void WakeForQueue(ThreadGroup* group);
+  size_t FreeCore(const ThreadGroup& group) const;  // needs mutex_
   // The threads that Relieve starts because others give way, and the threads that are not held up
   // after it, or more. Both need mutex_.
-  size_t CountMissing() const;
+  size_t CountMissing(const ThreadGroup& group) const;
   size_t CountAbleSoon(int64_t now_ns) const;
   // Cancels the long runs whose deadline has passed, lets the greedy ones give way, and counts
   // those of each model. Needs mutex_.
@@ -210,20 +223,21 @@ class RequestThreads final {
 
   // --- called by both ---
   bool HaveAllEnded();
-  size_t CountAble(int64_t now_ns, const Thread* except) const;  // needs mutex_
+  // Needs mutex_.
+  size_t CountAble(const ThreadGroup& group, int64_t now_ns, const Thread* except) const;
+  void WakeAll();
 
   EventSource* const source_;
   const size_t regular_count_;
   const size_t max_count_;
-  const size_t share_of_model_;        // threads that long runs of one model may take
-  std::vector<int> cores_;             // set by Start
+  const size_t share_of_model_;  // threads that long runs of one model may take
+  const bool is_bound_;
+  const std::vector<int> cores_;       // of all groups
   bool is_pinned_ = false;             // guarded by mutex_
   int64_t modest_ns_ = INT64_MIN / 2;  // when a run last ended that was not greedy; the watchdog's
 
-  RunQueue queue_;
+  ThreadGroups groups_;
   AwaitingQueue awaiting_;
-  alignas(64) std::atomic<int> idle_count_{0};
-  std::atomic<int> free_count_{0};  // idle threads that may run requests
   alignas(64) std::atomic<bool> is_stopping_{false};
 
   std::mutex mutex_;  // a request thread takes it only after a run that held the thread up

@@ -8,11 +8,12 @@ namespace millpond::rpc {
 
 using Calls = std::vector<std::shared_ptr<RunnableCall>>;
 
-RunQueue::Refused RunQueue::Add(Calls::iterator begin, Calls::iterator end, int64_t now_ns) {
+RunQueue::Refused RunQueue::Add(Calls::iterator begin, Calls::iterator end, int64_t now_ns,
+                                const WaitingElsewhere& elsewhere) {
   Refused refused;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto call = begin; call != end; ++call) {
-    if (IsTooMany(**call)) {
+    if (IsTooMany(**call, elsewhere)) {
       refused.too_many.push_back(std::move(*call));
     } else if (IsTooLate(**call, now_ns)) {
       refused.too_late.push_back(std::move(*call));
@@ -39,13 +40,22 @@ bool RunQueue::IsTooLate(const RunnableCall& call, int64_t now_ns) const {
   return ExpectedWaitNs(now_ns) > (deadline_ns - now_ns) / kDelayShare;
 }
 
-bool RunQueue::IsTooMany(const RunnableCall& call) const {
+bool RunQueue::IsTooMany(const RunnableCall& call, const WaitingElsewhere& elsewhere) const {
   const servable::BatchKey key = call.batch_key();
-  return batches_.IsFull(key, queue_.size(), [&] {
-    return std::count_if(queue_.begin(), queue_.end(), [key](const Waiting& waiting) {
-      return waiting.call->batch_key() == key;
-    });
+  return batches_.IsFull(key, queue_.size() + elsewhere.count, [&] {
+    const auto other = elsewhere.counts_by_key.find(key);
+    return CountOfLocked(key) + (other == elsewhere.counts_by_key.end() ? 0 : other->second);
   });
+}
+
+int64_t RunQueue::CountOf(servable::BatchKey key) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return CountOfLocked(key);
+}
+
+int64_t RunQueue::CountOfLocked(servable::BatchKey key) const {
+  return std::count_if(queue_.begin(), queue_.end(),
+                       [key](const Waiting& waiting) { return waiting.call->batch_key() == key; });
 }
 
 int64_t RunQueue::ExpectedWaitNs(int64_t now_ns) const {

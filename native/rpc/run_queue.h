@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -14,6 +15,12 @@
 #include "native/servable/batch_registry.h"
 
 namespace millpond::rpc {
+
+// The requests in other queues of the same server.
+struct WaitingElsewhere {
+  size_t count = 0;
+  std::map<servable::BatchKey, int64_t> counts_by_key;
+};
 
 // The requests that wait for a thread, in the order of their arrival.
 //
@@ -51,9 +58,10 @@ class RunQueue {
   };
 
   // Adds requests, the oldest first, unless they would wait too long, or too many of their key wait
-  // already (servable::BatchRegistry).
+  // already (servable::BatchRegistry), here and elsewhere.
   Refused Add(std::vector<std::shared_ptr<RunnableCall>>::iterator begin,
-              std::vector<std::shared_ptr<RunnableCall>>::iterator end, int64_t now_ns);
+              std::vector<std::shared_ptr<RunnableCall>>::iterator end, int64_t now_ns,
+              const WaitingElsewhere& elsewhere = {});
   // Adds a request that has waited for a version of its model, and does not refuse it.
   void AddAgain(std::shared_ptr<RunnableCall> call, int64_t now_ns);
   // True if a request that has just arrived may run at once: nothing waits that may run, and its
@@ -71,6 +79,9 @@ class RunQueue {
   // and then, because it also lets Take return requests whose deadline has come.
   void SetPausedModels(std::set<std::string> models, int64_t now_ns);
 
+  // Returns the number of the requests of `key`.
+  int64_t CountOf(servable::BatchKey key);
+
   // The requests that may run now.
   size_t size() const { return size_.load(); }
   // True if a model may not run now.
@@ -84,11 +95,13 @@ class RunQueue {
     int64_t since_ns = 0;
   };
 
-  bool IsTooLate(const RunnableCall& call, int64_t now_ns) const;  // needs mutex_
-  bool IsTooMany(const RunnableCall& call) const;                  // needs mutex_
-  int64_t ExpectedWaitNs(int64_t now_ns) const;                    // needs mutex_
-  void Push(std::shared_ptr<RunnableCall> call, int64_t now_ns);   // needs mutex_
-  void EndRemoval();                                               // needs mutex_
+  // All of these need mutex_.
+  bool IsTooLate(const RunnableCall& call, int64_t now_ns) const;
+  bool IsTooMany(const RunnableCall& call, const WaitingElsewhere& elsewhere) const;
+  int64_t CountOfLocked(servable::BatchKey key) const;
+  int64_t ExpectedWaitNs(int64_t now_ns) const;
+  void Push(std::shared_ptr<RunnableCall> call, int64_t now_ns);
+  void EndRemoval();
 
   const servable::BatchRegistry& batches_;
   const size_t short_count_;

@@ -10,6 +10,7 @@
 
 #include "native/base/clock.h"
 #include "native/base/thread_cores.h"
+#include "native/rpc/group_plan.h"
 #include "native/rpc/health_service.h"
 #include "native/rpc/http_stream.h"
 #include "native/rpc/infer_service.h"
@@ -100,7 +101,14 @@ size_t MaxThreadCount(const ServerOptions& options) {
 
 size_t ThreadCount(const ServerOptions& options) {
   if (options.thread_count > 0) return options.thread_count;
-  return std::min(CoreCount(), MaxThreadCount(options));
+  const size_t group_count = std::max(options.thread_group_count, 1);
+  return std::min(std::max(CoreCount(), group_count), MaxThreadCount(options));
+}
+
+std::vector<GroupPlan> GroupsOf(const ServerOptions& options) {
+  const std::vector<std::vector<int>> one_node = {base::AllowedCores()};
+  return PlanGroups(options.node_cores.empty() ? one_node : options.node_cores,
+                    ThreadCount(options), std::max(options.thread_group_count, 0));
 }
 
 CallLimits CallLimitsOf(const ServerOptions& options,
@@ -231,7 +239,8 @@ struct Server::State {
 
   const std::shared_ptr<ServerShared> shared = std::make_shared<ServerShared>();
   std::optional<HttpPart> http;  // before the network, whose connections borrow it
-  Network network{shared};
+  const std::vector<GroupPlan> groups = GroupsOf(options);
+  Network network{shared, groups.size()};
   std::optional<RequestThreads> threads;
   // True once `threads` run. A load may ask to pin them before, which does nothing.
   std::atomic<bool> has_started{false};
@@ -273,7 +282,8 @@ void Server::State::AddMethods() {
 // Called before the network listens, because the first connection needs the threads' queue.
 void Server::State::MakeThreads() {
   if (threads) return;
-  threads.emplace(&network, parts.map->batches(), ThreadCount(options), MaxThreadCount(options));
+  threads.emplace(&network, parts.map->batches(), groups, MaxThreadCount(options),
+                  options.binds_threads_to_nodes);
 }
 
 void Server::State::StartThreads() {

@@ -38,6 +38,12 @@ struct ServerOptions {
   int thread_count = 0;
   // Threads that run requests at a time; 0: four a core. At least thread_count.
   int max_thread_count = 0;
+  // Groups of threads; 0: as many as the cores need (PlanGroups). At most thread_count; if that is
+  // 0, there is a thread for each group at least.
+  int thread_group_count = 0;
+  // The cores that the process may use, of each NUMA node. Empty: all are of one node.
+  std::vector<std::vector<int>> node_cores;
+  bool binds_threads_to_nodes = false;  // each thread stays on the cores of one node
   // Decides which requests come in. If it is null, the server makes one of its own.
   std::shared_ptr<servable::Admission> admission;
   // A request waits for so long for the first version of its model.

@@ -227,6 +227,15 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "idle|nice|normal",
     ),
     Flag(
+        "numa",
+        choice("auto", "off", "interleave"),
+        ServerConfig.numa,
+        "interleave: a request thread stays on the cores of its group's NUMA node, and the "
+        "parameters of versions lie on all nodes in turns; off: neither; auto: interleave if the "
+        "server may use cores of several nodes",
+        "auto|off|interleave",
+    ),
+    Flag(
         "pin_request_threads",
         choice("loads", "always", "never"),
         ServerConfig.pin_request_threads,
@@ -401,6 +410,14 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         ServerConfig.grpc_request_threads,
         "threads that run gRPC requests while no request runs long; 0: one per core, but no more "
         "than --grpc_max_threads",
+    ),
+    Flag(
+        "request_thread_groups",
+        integer(0, 64),
+        ServerConfig.request_thread_groups,
+        "groups of request threads; each has connections and a queue of its own, and helps the "
+        "others when it has nothing; 0: one for up to 16 cores, otherwise one for each 8 to 12; at "
+        "most one a thread",
     ),
     Flag(
         "grpc_max_connections_per_address",

@@ -82,6 +82,8 @@ class ServerConfig:
     grpc_channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
     grpc_request_threads: int = 0  # 0: one a core
     grpc_max_threads: int = 0  # 0: four a core
+    numa: str = "auto"
+    request_thread_groups: int = 0  # 0: by the number of cores (native/rpc/group_plan.h)
     # native/rpc/wire_limits.h has the other limits of connections.
     grpc_max_connections_per_address: int = 0  # 0: no limit
     # The deadline of a gRPC request to a model that comes without one. 0: none.

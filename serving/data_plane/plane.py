@@ -183,6 +183,12 @@ class DataPlane(Protocol):
         PERMISSION_DENIED if the system refuses the priority.
         """
 
+    def interleave_slabs(self, nodes: Sequence[int]) -> bool:
+        """Takes the memory of later slabs from these NUMA nodes in turns. Before the first `SlabPool`.
+
+        False, and nothing changes, if the kernel refuses it, as in a container without CAP_SYS_NICE.
+        """
+
     def check_saved_model(self, directory: str) -> Sequence[str]:
         """Checks that a SavedModel is complete. Returns the missing assets, as paths below `directory`.
 

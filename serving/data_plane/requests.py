@@ -230,6 +230,15 @@ class GrpcServerOptions:
     max_thread_count: int = 0
     """The threads that run requests at a time; 0: four for each core."""
 
+    thread_group_count: int = 0
+    """The groups of request threads; 0: by the number of cores."""
+
+    node_cores: Sequence[Sequence[int]] = ()
+    """The cores that the process may use, of each NUMA node. None: all are of one node."""
+
+    binds_threads_to_nodes: bool = False
+    """Each request thread stays on the cores of one node."""
+
     admission: Admission | None = None
     """Limits the requests in flight, together with those over HTTP. None: the default limit applies."""
 

@@ -35,6 +35,7 @@ from serving.monitoring.gpu_sensors import GpuSensors, open_nvml
 from serving.reload.batching import Batching
 from serving.rpc.capture_service import CaptureDirectory
 from serving.server.foundation import Foundation
+from serving.server.numa import interleave_parameters
 from warmup.replay import Ask, warm_up
 from warmup.self_warm_up import self_warm_up
 
@@ -148,6 +149,7 @@ def make_slab_pool(foundation: Foundation) -> SlabPool | None:
             "jemalloc is not preloaded, but the arenas of versions need it; start the server with "
             "`millpond serve`, set LD_PRELOAD=libjemalloc.so.2, or use --arena=false"
         )
+    interleave_parameters(foundation.config, foundation.data_plane)
     with statuses_as_errors(foundation.data_plane.StatusError):
         return foundation.data_plane.SlabPool(
             spare_slab_count=foundation.config.spare_slab_count,

@@ -21,6 +21,7 @@ from serving.server.admin_parts import guarded, rare_message_bytes_max
 from serving.server.foundation import Foundation
 from serving.server.http_parts import http_options
 from serving.server.models import Models
+from serving.server.numa import is_for_nodes, usable_nodes
 from serving.server.request_parts import RequestParts
 from serving.server.status import Status
 from serving.server.status_documents import StatusDocuments
@@ -165,12 +166,16 @@ def make_grpc_server(
     """
     is_admin = bool(admin_addresses)
     config = foundation.config
+    nodes = usable_nodes()
     options = GrpcServerOptions(
         addresses=admin_addresses or listen_addresses(config).of_grpc,
         # One thread is enough for the few calls of operators. A second thread helps while a prediction blocks
         # the first.
         thread_count=1 if is_admin else config.grpc_request_threads,
         max_thread_count=2 if is_admin else config.grpc_max_threads,
+        thread_group_count=1 if is_admin else config.request_thread_groups,
+        node_cores=[node.cores for node in nodes],
+        binds_threads_to_nodes=not is_admin and is_for_nodes(config, nodes),
         admission=requests.admission,
         first_version_wait_seconds=config.first_version_wait_seconds,
         max_message_bytes=config.max_request_bytes,

@@ -20,6 +20,7 @@
 #include "native/rpc/request_threads.h"
 #include "native/rpc/server.h"
 #include "native/servable/batching_servable.h"
+#include "tests/native/group_count.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/raw_http1.h"
 #include "tests/native/raw_http2.h"
@@ -71,6 +72,7 @@ class BatchedServerTest : public ::testing::Test {
     ServerOptions options;
     options.addresses = {"127.0.0.1:0"};
     options.thread_count = thread_count;
+    options.thread_group_count = testing::GroupCount();
     options.max_thread_count = max_thread_count_;
     options.admission = admission_;
     options.http = HttpOptions();

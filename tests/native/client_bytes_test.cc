@@ -20,6 +20,7 @@
 #include "native/rpc/connection.h"
 #include "native/rpc/server.h"
 #include "native/servable/serving_map.h"
+#include "tests/native/group_count.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/raw_http2.h"
 #include "tests/native/scripted_servable.h"
@@ -100,7 +101,8 @@ class ClientBytesTest : public ::testing::Test {
     const auto table = std::make_shared<ReflectionTable>();
     table->files["a.proto"] = std::string(kFileBytes, 'f');
     options_.addresses = {"127.0.0.1:0"};
-    options_.thread_count = 2;
+    options_.thread_count = testing::ThreadCount();
+    options_.thread_group_count = testing::GroupCount();
     options_.rare_methods = {kRarePath};
     options_.reflection = table;
     options_.budget = budget_;

@@ -13,6 +13,7 @@
 #include "native/servable/serving_map.h"
 #include "native/tensor/dtype.h"
 #include "tests/native/fake_servable.h"
+#include "tests/native/group_count.h"
 #include "tests/native/opaque_tensors.h"
 #include "tests/native/raw_http1.h"
 #include "tests/native/scripted_servable.h"
@@ -25,7 +26,8 @@ namespace millpond::testing {
 class HttpServerTest : public ::testing::Test {
  protected:
   HttpServerTest() {
-    options_.thread_count = 2;
+    options_.thread_count = ThreadCount();
+    options_.thread_group_count = GroupCount();
     options_.max_thread_count = 4;
     options_.statistics = statistics_;
     options_.admission = admission_;

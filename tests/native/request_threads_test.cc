@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "native/base/other_thread.h"
+#include "native/base/thread_cores.h"
 #include "native/base/thread_priority.h"
 #include "native/metrics/request_statistics.h"
 #include "native/rpc/incoming_request.h"
@@ -43,7 +44,7 @@ class TwoRequests final : public EventSource {
   TwoRequests(std::shared_ptr<RunnableCall> first, std::shared_ptr<RunnableCall> second)
       : calls_{std::move(first), std::move(second)} {}
 
-  void HandleEvents(int timeout_ms, ReceiveSpace*,
+  bool HandleEvents(size_t, int timeout_ms, ReceiveSpace*,
                     std::vector<std::shared_ptr<RunnableCall>>* to_run,
                     std::atomic<int>* idle_count) override {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -58,8 +59,9 @@ class TwoRequests final : public EventSource {
       calls_.pop_front();
     }
     if (idle_count != nullptr) idle_count->fetch_sub(1);
+    return false;
   }
-  void Wake() override { ++wake_count_; }
+  void Wake(size_t) override { ++wake_count_; }
   void CheckTimes(int64_t) override {}
   int wake_count() const { return wake_count_; }
   void End() {
@@ -80,7 +82,7 @@ class TwoRequests final : public EventSource {
 // Gives each request that the test adds to a thread that waits or looks.
 class AddedRequests final : public EventSource {
  public:
-  void HandleEvents(int timeout_ms, ReceiveSpace*,
+  bool HandleEvents(size_t, int timeout_ms, ReceiveSpace*,
                     std::vector<std::shared_ptr<RunnableCall>>* to_run,
                     std::atomic<int>* idle_count) override {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -93,8 +95,9 @@ class AddedRequests final : public EventSource {
       calls_.pop_front();
     }
     if (idle_count != nullptr) idle_count->fetch_sub(1);
+    return false;
   }
-  void Wake() override {
+  void Wake(size_t) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     ++wake_count_;
     changed_.notify_one();
@@ -163,7 +166,7 @@ class RequestThreadsTest : public ::testing::Test {
 
 TEST_F(RequestThreadsTest, ABatchTakesWhatTheNetworkHoldsBesideAFreeThread) {
   TwoRequests source(NewRequest(1, 10), NewRequest(3, 20));
-  RequestThreads threads(&source, map_.batches(), 2, 2);
+  RequestThreads threads(&source, map_.batches(), PlanGroups({}, 2), 2);
   threads.Start();
   while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
   // The other thread would find nothing.
@@ -178,7 +181,7 @@ TEST_F(RequestThreadsTest, ABatchTakesWhatTheNetworkHoldsBesideAFreeThread) {
 
 TEST_F(RequestThreadsTest, WhatABatchLeavesWakesAFreeThread) {
   TwoRequests source(NewRequest(1, 10), NewRequest(3, 20, "another"));
-  RequestThreads threads(&source, map_.batches(), 2, 2);
+  RequestThreads threads(&source, map_.batches(), PlanGroups({}, 2), 2);
   threads.Start();
   while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
   EXPECT_EQ(source.wake_count(), 1);
@@ -271,7 +274,7 @@ class GreedyRunsTest : public RequestThreadsTest {
 
 TEST_F(GreedyRunsTest, GiveWayToOthersAndTheirThreadServesNoOther) {
   AddedRequests source;
-  RequestThreads threads(&source, map_.batches(), 1, 4);
+  RequestThreads threads(&source, map_.batches(), PlanGroups({}, 1), 4);
   threads.Start();
   const int usual_policy = sched_getscheduler(0);
   EXPECT_EQ(RunModest(&source).policy, usual_policy);
@@ -292,7 +295,7 @@ TEST_F(GreedyRunsTest, GiveWayToOthersAndTheirThreadServesNoOther) {
 // The share of long runs is three of four threads: one stays for the other models.
 TEST_F(GreedyRunsTest, LeaveThreadsToOtherModels) {
   AddedRequests source;
-  RequestThreads threads(&source, map_.batches(), 1, 4);
+  RequestThreads threads(&source, map_.batches(), PlanGroups({}, 1), 4);
   threads.Start();
   (void)RunModest(&source);
   for (int i = 0; i < 5; ++i) AddGreedy(&source);
@@ -302,6 +305,53 @@ TEST_F(GreedyRunsTest, LeaveThreadsToOtherModels) {
   Release();
   threads.Stop();
   EXPECT_TRUE(threads.Join(4 * kSecondNs));
+}
+
+// A network to which nothing comes. It notes the cores of the threads that wait.
+class SilentNetwork final : public EventSource {
+ public:
+  bool HandleEvents(size_t group, int timeout_ms, ReceiveSpace*,
+                    std::vector<std::shared_ptr<RunnableCall>>*,
+                    std::atomic<int>* idle_count) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    cores_[group] = base::AllowedCores();
+    changed_.notify_all();
+    if (timeout_ms != 0) changed_.wait(lock, [&] { return wake_count_ > 0; });
+    if (idle_count != nullptr) idle_count->fetch_sub(1);
+    return true;
+  }
+  void Wake(size_t) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    wake_count_ += 1;
+    changed_.notify_all();
+  }
+  void CheckTimes(int64_t) override {}
+  std::map<size_t, std::vector<int>> WaitForCores(size_t group_count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return cores_.size() == group_count; });
+    return cores_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<size_t, std::vector<int>> cores_;
+  int wake_count_ = 0;
+};
+
+TEST_F(RequestThreadsTest, BoundThreadsStayOnTheirNode) {
+  const std::vector<int> all = base::AllowedCores();
+  const std::vector<int> first = {all.front()};
+  const std::vector<int> last = {all.back()};
+  SilentNetwork network;
+  RequestThreads threads(&network, map_.batches(), PlanGroups({first, last}, 2), 2,
+                         /*is_bound=*/true);
+  threads.Start();
+  const auto cores = network.WaitForCores(2);
+  threads.Stop();
+  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+  EXPECT_EQ(cores.at(0), first);
+  EXPECT_EQ(cores.at(1), last);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "native/rpc/server.h"
 #include "native/servable/serving_map.h"
+#include "tests/native/group_count.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/raw_client.h"
 #include "tests/native/scripted_servable.h"
@@ -42,6 +43,7 @@ class ServedModels : public ::testing::Test {
     EXPECT_TRUE(servable::PublishHighest(map_, also_held_.entry).ok());
     options_.addresses = {"127.0.0.1:0"};
     options_.thread_count = 2;
+    options_.thread_group_count = GroupCount();
     options_.rare_methods = {kRarePath};
     options_.statistics = statistics_;
   }

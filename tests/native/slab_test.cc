@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -175,6 +177,35 @@ TEST(Slab, APageOfWhichOnlyAPartIsReturnedStays) {
   slab->ReturnPages(100, kPageBytes);
   EXPECT_EQ(slab->start()[100], std::byte{0x5a});
   EXPECT_EQ(slab->start()[kPageBytes], std::byte{0x5a});
+}
+
+// Returns the policy of the slab's memory, and its pages on node 0, as the kernel lists them.
+std::string NodesOf(const Slab& slab) {
+  std::ostringstream address;
+  address << std::hex << reinterpret_cast<uintptr_t>(slab.start()) << " ";
+  std::ifstream mappings("/proc/self/numa_maps");
+  for (std::string line; std::getline(mappings, line);) {
+    if (line.rfind(address.str(), 0) == 0) return line;
+  }
+  return "";
+}
+
+TEST(Slab, InterleavedOneAndItsMovedMemoryLieOnTheNodes) {
+  if (!InterleaveSlabs({0})) GTEST_SKIP() << "the kernel refuses mbind";
+  const auto first = ReserveSlab(8 * kMiB);
+  const auto second = ReserveSlab(8 * kMiB);
+  EXPECT_TRUE(InterleaveSlabs({}));
+  first->PreFault(0, 8 * kMiB);
+  EXPECT_NE(NodesOf(*first).find(" interleave:0 "), std::string::npos) << NodesOf(*first);
+  EXPECT_NE(NodesOf(*first).find(" N0="), std::string::npos) << NodesOf(*first);
+  ASSERT_EQ(first->MoveTail(8 * kMiB, 4 * kMiB, second.get(), 0), 4 * kMiB);
+  EXPECT_NE(NodesOf(*second).find(" interleave:0 "), std::string::npos) << NodesOf(*second);
+  EXPECT_EQ(NodesOf(*ReserveSlab(2 * kMiB)).find("interleave"), std::string::npos);
+}
+
+TEST(Slab, NodesThatTheMachineLacksAreRefused) {
+  EXPECT_FALSE(InterleaveSlabs({1'000}));
+  EXPECT_EQ(NodesOf(*ReserveSlab(2 * kMiB)).find("interleave"), std::string::npos);
 }
 
 TEST(SlabDeathTest, AWriteToASealedSlabEndsTheProcess) {

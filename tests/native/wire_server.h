@@ -10,9 +10,11 @@
 #include <string>
 #include <thread>
 
+#include "native/rpc/group_plan.h"
 #include "native/rpc/network.h"
 #include "native/rpc/request_threads.h"
 #include "native/servable/batch_registry.h"
+#include "tests/native/group_count.h"
 #include "tests/native/raw_http2.h"
 #include "tests/native/whole_answers.h"
 
@@ -31,7 +33,7 @@ class WireServerTest : public ::testing::Test {
     shared_->methods["/test.Echo/Echo"] = {"/test.Echo/Echo", &echo_};
     const base::Status listens = network_.Listen({"127.0.0.1:0"}, nullptr);
     EXPECT_TRUE(listens.ok()) << listens.message();
-    threads_.emplace(&network_, batches_, 2, 4);
+    threads_.emplace(&network_, batches_, rpc::PlanGroups({}, ThreadCount(), GroupCount()), 4);
     shared_->calls.awaiting = threads_->awaiting();
     threads_->Start();
   }
@@ -80,7 +82,7 @@ class WireServerTest : public ::testing::Test {
  protected:
   const std::shared_ptr<servable::Admission> admission_ = std::make_shared<servable::Admission>();
   const std::shared_ptr<rpc::ServerShared> shared_ = std::make_shared<rpc::ServerShared>();
-  rpc::Network network_{shared_};
+  rpc::Network network_{shared_, static_cast<size_t>(GroupCount())};
 
  private:
   struct EchoHandler final : WholeAnswers {

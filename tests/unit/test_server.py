@@ -35,6 +35,7 @@ from serving.kserve.inference_service import REPOSITORY_MODEL_LOAD
 from serving.manager.state_monitor import Statuses
 from serving.rpc.model_service import GET_MODEL_STATUS
 from serving.rpc.profiler_service import METHODS as PROFILER_METHODS
+from serving.server.numa import usable_nodes
 from serving.server.server import Server
 from serving.server.stop_signals import ECHO_SECONDS, StopSignals
 from serving.source.poller_pool import PollerPool
@@ -375,6 +376,8 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         grpc_request_threads=3,
         max_request_bytes=1000,
         grpc_max_threads=7,
+        request_thread_groups=2,
+        numa="interleave",
         grpc_max_connections_per_address=8,
         max_request_seconds=70.0,
         max_in_flight_requests=5,
@@ -402,6 +405,9 @@ def test_server_passes_its_settings_to_the_data_plane(tmp_path: Path, plane: Fak
         addresses=["[::1]:8500", "unix:/run/millpond.sock"],
         thread_count=3,
         max_thread_count=7,
+        thread_group_count=2,
+        node_cores=[node.cores for node in usable_nodes()],
+        binds_threads_to_nodes=True,
         admission=plane.admissions[0],
         first_version_wait_seconds=2.0,
         max_message_bytes=1000,

@@ -58,6 +58,8 @@ class FakePlane:
         self.initialized: RuntimeOptions | None = None
         self.allocator = "jemalloc"
         self.pools: list[FakeSlabPool] = []
+        self.interleaved_nodes: list[int] = []
+        self.can_interleave = True
         self.reservoirs: list[FakeReservoir] = []
         self.request_logs: list[FakeRequestLog] = []
         self.request_statistics = FakeRequestStatistics()
@@ -108,6 +110,10 @@ class FakePlane:
 
     def enter_background_thread(self, priority: str) -> None:
         self.background_threads[threading.current_thread().name] = priority
+
+    def interleave_slabs(self, nodes: Sequence[int]) -> bool:
+        self.interleaved_nodes = list(nodes)
+        return self.can_interleave
 
     def SlabPool(self, *, spare_slab_count: int, thread_priority: str) -> "FakeSlabPool":  # noqa: N802
         self.pools.append(FakeSlabPool(spare_slab_count, thread_priority))
