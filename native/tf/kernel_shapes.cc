@@ -1,11 +1,13 @@
 #include "native/tf/kernel_shapes.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -90,21 +92,40 @@ KernelInputs InputsOf(tensorflow::OpKernelContext* context) {
   return inputs;
 }
 
+using InferenceContext = tensorflow::shape_inference::InferenceContext;
+
+// Runs the op's shape function, and then `read` if the function takes the inputs. Returns OK if
+// there is no such function, or if the number of inputs differs from the op's definition.
 absl::Status AskShapeFunction(const tensorflow::OpKernel& kernel,
-                              tensorflow::OpKernelContext* context) {
+                              tensorflow::OpKernelContext* context,
+                              absl::FunctionRef<void(InferenceContext*)> read) {
   const tensorflow::OpRegistrationData* op = nullptr;
   const bool is_known = tensorflow::OpRegistry::Global()->LookUp(kernel.type_string(), &op).ok();
   if (!is_known || op->shape_inference_fn == nullptr) return absl::OkStatus();
   const KernelInputs inputs = InputsOf(context);
-  tensorflow::shape_inference::InferenceContext inference(
-      TF_GRAPH_DEF_VERSION, tensorflow::AttrSlice(kernel.def()), op->op_def, inputs.shapes,
-      inputs.tensors, std::vector<PartialTensorShape>(), std::vector<HandleShapes>());
-  // If the number of inputs differs from the op's definition, the shape function cannot be run.
+  InferenceContext inference(TF_GRAPH_DEF_VERSION, tensorflow::AttrSlice(kernel.def()), op->op_def,
+                             inputs.shapes, inputs.tensors, std::vector<PartialTensorShape>(),
+                             std::vector<HandleShapes>());
   if (!inference.construction_status().ok()) return absl::OkStatus();
   const absl::Status inferred = inference.Run(op->shape_inference_fn);
-  if (inferred.ok()) return inferred;
-  return absl::InvalidArgumentError(
-      absl::StrCat(inferred.message(), " [node ", kernel.name(), "]"));
+  if (!inferred.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(inferred.message(), " [node ", kernel.name(), "]"));
+  }
+  read(&inference);
+  return inferred;
+}
+
+// Returns the bytes of an output; 0 if its shape is not known.
+int64_t OutputBytes(InferenceContext* inference, int output, int64_t element_bytes) {
+  const auto shape = inference->output(output);
+  if (!inference->FullyDefined(shape)) return 0;
+  int64_t bytes = element_bytes;
+  for (int axis = 0; axis < inference->Rank(shape); ++axis) {
+    const int64_t size = inference->Value(inference->Dim(shape, axis));
+    if (__builtin_mul_overflow(bytes, size, &bytes)) return INT64_MAX / 2;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -113,9 +134,22 @@ absl::Status CheckKernelShapes(const tensorflow::OpKernel& kernel, uint64_t devi
                                tensorflow::OpKernelContext* context) {
   const uint64_t key = KeyOf(kernel, device_id, context);
   if (passed_shapes.Has(key)) return absl::OkStatus();
-  const absl::Status checked = AskShapeFunction(kernel, context);
+  const absl::Status checked = AskShapeFunction(kernel, context, [](InferenceContext*) {});
   if (checked.ok()) passed_shapes.Add(key);
   return checked;
+}
+
+int64_t InferredOutputBytes(const tensorflow::OpKernel& kernel,
+                            tensorflow::OpKernelContext* context) {
+  int64_t bytes = 0;
+  AskShapeFunction(kernel, context, [&](InferenceContext* inference) {
+    for (int i = 0; i < std::min(inference->num_outputs(), kernel.num_outputs()); ++i) {
+      const int64_t element_bytes = tensorflow::DataTypeSize(kernel.output_type(i));
+      const int64_t output_bytes = OutputBytes(inference, i, element_bytes);
+      bytes = std::min(bytes + output_bytes, INT64_MAX / 2);
+    }
+  }).IgnoreError();
+  return bytes;
 }
 
 }  // namespace millpond::tf

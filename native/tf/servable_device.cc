@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "native/base/clock.h"
 #include "native/memory/thread_usage.h"
 #include "native/tf/core_share.h"
@@ -47,9 +48,15 @@ class RunMemory {
     return is_done;
   }
   static bool ChecksShapes(const RunScope& scope) { return scope.checks_shapes_; }
+  static bool IsLimited(const RunScope& scope) {
+    return scope.usage_bytes_max_ != RunScope::kNoLimit;
+  }
+  static void SetNeverFails(RunScope* scope, bool never_fails) {
+    scope->never_fails_ = never_fails;
+  }
   // Returns true if the run may allocate `bytes` more.
   static bool Allows(RunScope* scope, size_t bytes) {
-    if (scope->usage_bytes_max_ == RunScope::kNoLimit) return true;
+    if (!IsLimited(*scope) || scope->never_fails_) return true;
     const int64_t left_bytes =
         scope->usage_bytes_max_ - memory::ThreadUsageBytes() - scope->pool_usage_.bytes();
     if (left_bytes >= 0 && bytes <= static_cast<size_t>(left_bytes)) return true;
@@ -58,6 +65,47 @@ class RunMemory {
 };
 
 namespace {
+
+// Returns true if the kernel does not look if an allocation failed.
+bool IgnoresFailedAllocations(const tensorflow::OpKernel& kernel) {
+  return absl::StartsWith(kernel.type_string_view(), "_Mkl");
+}
+
+// Returns false only if the outputs of a product of two matrices are small, whatever is transposed.
+// Most kernels of small models are such products, and a shape function costs more than some of
+// them.
+bool MayHaveLargeOutputs(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context) {
+  constexpr int64_t kSmallElements = int64_t{1} << 22U;
+  if (!absl::StrContains(kernel.type_string_view(), "MatMul") || context->num_inputs() < 2) {
+    return true;
+  }
+  int64_t elements = 1;
+  for (int i = 0; i < 2; ++i) {
+    const tensorflow::TensorShape& shape = context->input(i).shape();
+    if (shape.dims() != 2) return true;
+    const int64_t size = std::max(shape.dim_size(0), shape.dim_size(1));
+    if (__builtin_mul_overflow(elements, size, &elements)) return true;
+  }
+  return elements > kSmallElements;
+}
+
+// Computes without a failed allocation while it lives, if the kernel needs that.
+class UnfailingAllocations {
+ public:
+  explicit UnfailingAllocations(const tensorflow::OpKernel& kernel)
+      : scope_(current_scope != nullptr && IgnoresFailedAllocations(kernel) ? current_scope
+                                                                            : nullptr) {
+    if (scope_ != nullptr) RunMemory::SetNeverFails(scope_, true);
+  }
+  ~UnfailingAllocations() {
+    if (scope_ != nullptr) RunMemory::SetNeverFails(scope_, false);
+  }
+  UnfailingAllocations(const UnfailingAllocations&) = delete;
+  UnfailingAllocations& operator=(const UnfailingAllocations&) = delete;
+
+ private:
+  RunScope* const scope_;
+};
 
 // Returns OK if the run may compute the kernel. Runs before every kernel of a graph, and takes a
 // few nanoseconds for a usual run.
@@ -69,6 +117,15 @@ absl::Status CheckMayGoOn(const tensorflow::OpKernel& kernel, uint64_t device_id
   // allocator.
   if (!RunMemory::Allows(current_scope, 0)) {
     return absl::ResourceExhaustedError("the run's kernels have allocated more than their limit");
+  }
+  const bool asks_ahead = RunMemory::IsLimited(*current_scope) &&
+                          IgnoresFailedAllocations(kernel) && MayHaveLargeOutputs(kernel, context);
+  if (asks_ahead) {
+    const int64_t bytes = InferredOutputBytes(kernel, context);
+    if (!RunMemory::Allows(current_scope, static_cast<size_t>(bytes))) {
+      return absl::ResourceExhaustedError("the outputs of the next kernel take " +
+                                          std::to_string(bytes) + " bytes");
+    }
   }
   const tensor::RunContext* const run = &RunMemory::ContextOf(*current_scope);
   if (run->is_cancelled != nullptr && run->is_cancelled->load(std::memory_order_relaxed)) {
@@ -265,6 +322,7 @@ void ServableDevice::Compute(tensorflow::OpKernel* kernel, tensorflow::OpKernelC
   if (!may_go_on.ok()) return context->SetStatus(may_go_on);
   if (current_scope != nullptr && RunMemory::IsDone(current_scope, *kernel, context)) return;
   if (!context->status().ok()) return;
+  const UnfailingAllocations unfailing(*kernel);
   ThreadPoolDevice::Compute(kernel, context);
 }
 

@@ -27,6 +27,10 @@ namespace millpond::tf {
 // strings of a kernel are counted only when the kernel has ended. Without jemalloc nothing is
 // counted.
 //
+// TensorFlow's oneDNN kernels do not look if an allocation failed, and would write to address 0. So
+// what their outputs take is asked for before they are computed, and within them no allocation
+// fails: their scratch memory may exceed the limits until the kernel has ended.
+//
 // If `checks_shapes`, CheckKernelShapes also checks the inputs of each kernel. `writes` watches
 // each kernel. It is null if no kernel may write, or if the run may write and no one needs to know.
 class RunScope {
@@ -70,6 +74,7 @@ class RunScope {
   int64_t usage_bytes_max_ = kNoLimit;  // that the run may have now
   base::ByteBudget::Share charge_;
   Refusal refusal_ = Refusal::kNone;
+  bool never_fails_ = false;  // while a kernel runs that does not look if an allocation failed
   const PoolUsageScope pool_usage_;
   RunScope* const outer_;
 };

@@ -68,6 +68,14 @@ def hungry_export(export_path: Path) -> Path:
         joined = tf.strings.join([tf.fill([count], word), "y"])
         return {"y": tf.reduce_sum(tf.strings.length(joined))}
 
+    module = tf.Module()
+    module.weights = tf.Variable(tf.ones([4, 2048]))
+    module.bias = tf.Variable(tf.ones([2048]))
+
+    def product(x: Any) -> dict[str, Any]:
+        y = tf.nn.relu(tf.nn.bias_add(x @ module.weights, module.bias))
+        return {"y": tf.reduce_sum(y, 1)}
+
     shape = tf.TensorSpec([None], tf.int64, name="x")
     count = tf.TensorSpec([], tf.int32, name="count")
     signatures = {
@@ -80,12 +88,13 @@ def hungry_export(export_path: Path) -> Path:
         ),
         "doubled": function(doubled, count=count),
         "words": function(words, count=count),
+        "product": function(product, x=tf.TensorSpec([None, 4], tf.float32, name="x")),
         "echo": function(
             lambda x: {"y": tf.shape(x)}, x=tf.TensorSpec([None], tf.float32, name="x")
         ),
     }
     directory = export_path / "hungry"
-    tf.saved_model.save(tf.Module(), str(directory), signatures=signatures)
+    tf.saved_model.save(module, str(directory), signatures=signatures)
     return let_settle(directory)
 
 
@@ -166,6 +175,23 @@ def test_oversized_run_fails_alone(
     assert ask(server, body % (signature.encode(), 1_000))[0] == 200
     assert grown_mib() < RUN_BYTES / MIB + SLACK_MIB
     assert metric(server, "serving_runs_ended_by_memory_total") == ended_count + 1
+
+
+# oneDNN's kernels, which multiply matrices, do not look if an allocation failed.
+def test_product_beyond_the_limit_ends_no_server(
+    server: ModelServer, grown_mib: Callable[[], float]
+) -> None:
+    def request(rows: int) -> predict_pb2.PredictRequest:
+        x = np.ones((rows, 4), np.float32)
+        return predict_request("hungry", {"x": x}, signature_name="product")
+
+    with caller_to(server.target) as caller:
+        for _ in range(2):
+            assert array(caller.predict(request(2)).outputs["y"]).tolist() == [10240, 10240]
+            with pytest.raises(grpc.RpcError, match="--run_memory_bytes") as refused:
+                caller.predict(request(100_000))
+            assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert grown_mib() < RUN_BYTES / MIB + SLACK_MIB
 
 
 def test_a_loop_ends_once_it_has_taken_too_much(
