@@ -102,7 +102,10 @@ void ReplyWithJson(int status, const std::string& body, rpc::Call* call) {
   answer->status = status;
   rpc::AddField("content-type", "application/json", &answer->fields);
   rpc::AddField("cache-control", "no-store", &answer->fields);
-  auto copy = base::CopyReply(body, call->run_context().reply_limits());
+  base::ReplyLimits limits = call->run_context().reply_limits();
+  // The server's own text, which answers probes: it has a reserve beside what clients take.
+  limits.use = base::ByteBudget::Use::kCall;
+  auto copy = base::CopyReply(body, limits);
   if (!copy.ok()) return call->Fail(copy.status());
   answer->body = std::move(copy.value());
   call->ReplyHttp(std::move(answer));

@@ -99,6 +99,20 @@ TEST_F(RestServiceTest, ADocumentIsAnsweredWithoutPython) {
   EXPECT_EQ(Ask(testing::GetRequest("/readyz")).status, 200);
 }
 
+TEST_F(RestServiceTest, DocumentsAreAnsweredWhileTheMemoryIsFull) {
+  constexpr int64_t kLimitBytes = 100'000;
+  const auto budget = std::make_shared<base::ByteBudget>(kLimitBytes);
+  options_.budget = budget;
+  quick_->SetMetadataJson("{\"m\":7}");
+  Start();
+  server_->SetHttpDocument("/readyz", {200, "{}"});
+  base::ByteBudget::Share taken(budget.get());
+  ASSERT_TRUE(taken.Resize(kLimitBytes));
+  EXPECT_EQ(Ask(Predict("m", "1")).status, 429);
+  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).status, 200);
+  EXPECT_EQ(Ask(testing::GetRequest("/v1/models/m/metadata")).status, 200);
+}
+
 TEST_F(RestServiceTest, PythonIsAskedForWhatHasNoDocument) {
   Start();
   server_->SetHttpDocument("/v1/models/m", {200, "{}"});
