@@ -141,6 +141,7 @@ class Connection final : public CallCarrier, private SessionEvents {
   void OnPing() override { EndFor(flood_.TakePing(context_.now_ns)); }
   void OnControlFrame() override { EndFor(flood_.TakeControlFrame(context_.now_ns)); }
   void OnForcedReset() override { EndFor(flood_.TakeForcedReset(context_.now_ns)); }
+  void OnExcess(const FloodLimits::Excess& excess) override { EndFor(excess); }
   void OnTooManyResets() override { shared_->limit_counts.Add(ReachedLimit::kResets); }
 
   // With the turn. These return false if nothing more is to be read now.

@@ -92,6 +92,18 @@ bool IsLast(const nghttp2_frame& frame) { return (frame.hd.flags & NGHTTP2_FLAG_
 
 bool IsAck(const nghttp2_frame_hd& header) { return (header.flags & NGHTTP2_FLAG_ACK) != 0; }
 
+// Returns true if the frame may be a part of a request. Data of a closed stream is not counted:
+// many frames of it may be on their way when the stream is refused.
+bool MayCarryPayload(nghttp2_session* session, const nghttp2_frame_hd& header) {
+  if (header.type == NGHTTP2_DATA && header.length > 0) return true;
+  const bool is_open = nghttp2_session_find_stream(session, header.stream_id) != nullptr;
+  if (header.type == NGHTTP2_DATA) {
+    return is_open && (header.flags & NGHTTP2_FLAG_END_STREAM) != 0;
+  }
+  return header.type == NGHTTP2_HEADERS &&
+         (is_open || header.stream_id > nghttp2_session_get_last_proc_stream_id(session));
+}
+
 bool IsOfRequest(const nghttp2_frame& frame) {
   return frame.hd.type == NGHTTP2_HEADERS && frame.headers.cat == NGHTTP2_HCAT_REQUEST;
 }
@@ -102,6 +114,7 @@ nghttp2_session_callbacks* Http2Session::Callbacks() {
   static nghttp2_session_callbacks* const callbacks = [] {
     nghttp2_session_callbacks* made = nullptr;
     nghttp2_session_callbacks_new(&made);
+    nghttp2_session_callbacks_set_on_begin_frame_callback(made, OnBeginFrame);
     nghttp2_session_callbacks_set_on_begin_headers_callback(made, OnBeginHeaders);
     nghttp2_session_callbacks_set_on_header_callback(made, OnHeader);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(made, OnDataChunk);
@@ -116,7 +129,11 @@ nghttp2_session_callbacks* Http2Session::Callbacks() {
 
 Http2Session::Http2Session(const WireLimits& limits, base::ByteBudget* budget,
                            StreamEvents* streams, SessionEvents* events)
-    : streams_(streams), events_(events), memory_(budget) {
+    : head_bytes_max_(limits.header_list_bytes_max * WireLimits::kHeadExcess),
+      head_ns_(limits.head_ns),
+      streams_(streams),
+      events_(events),
+      memory_(budget) {
   nghttp2_option* option = nullptr;
   nghttp2_option_new(&option);
   // Closed streams are of use to priorities only, which are not served.
@@ -152,7 +169,17 @@ bool Http2Session::Feed(std::string_view bytes) {
     bytes.remove_prefix(part.size());
     if (!FeedSession(part)) return false;
   }
-  return frames_.Filter(bytes, [this](std::string_view part) { return FeedSession(part); });
+  return frames_.Filter(
+      bytes, [this](std::string_view part) { return FeedSession(part); },
+      [this](unsigned type, int32_t stream) { TakeStrayFrame(type, stream); });
+}
+
+void Http2Session::TakeStrayFrame(unsigned type, int32_t stream) {
+  if (type != NGHTTP2_DATA) {
+    events_->OnForcedReset();
+  } else if (nghttp2_session_find_stream(session_, stream) == nullptr) {
+    events_->OnControlFrame();
+  }
 }
 
 bool Http2Session::FeedSession(std::string_view bytes) {
@@ -161,9 +188,19 @@ bool Http2Session::FeedSession(std::string_view bytes) {
                                   bytes.size()) >= 0;
 }
 
+// Frames that nghttp2 ignores, because their stream is closed, are counted too.
+int Http2Session::OnBeginFrame(nghttp2_session* session, const nghttp2_frame_hd* header,
+                               void* self) {
+  if (!MayCarryPayload(session, *header)) {
+    static_cast<Http2Session*>(self)->events_->OnControlFrame();
+  }
+  return 0;
+}
+
 int Http2Session::OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, void* self) {
-  if (!IsOfRequest(*frame)) return 0;
   auto* const session = static_cast<Http2Session*>(self);
+  session->head_bytes_ = 0;
+  if (!IsOfRequest(*frame)) return 0;
   session->events_->OnPayload();
   session->streams_->OnBegin(frame->hd.stream_id);
   return 0;
@@ -172,9 +209,10 @@ int Http2Session::OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, v
 int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
                            size_t name_size, const uint8_t* value, size_t value_size, uint8_t,
                            void* self) {
+  auto* const session = static_cast<Http2Session*>(self);
+  if (!session->TakeField(name_size + value_size)) return NGHTTP2_ERR_CALLBACK_FAILURE;
   // Trailers are ignored.
   if (!IsOfRequest(*frame)) return 0;
-  auto* const session = static_cast<Http2Session*>(self);
   const std::string_view key = Text(name, name_size);
   const std::string_view text = Text(value, value_size);
   if (key == "expect" && base::EqualWithoutCase(text, "100-continue") && !IsLast(*frame)) {
@@ -182,6 +220,24 @@ int Http2Session::OnHeader(nghttp2_session*, const nghttp2_frame* frame, const u
   }
   session->streams_->OnHeader(frame->hd.stream_id, key, text);
   return 0;
+}
+
+// Counts a decoded field of a head. Returns false if the connection must end at once.
+bool Http2Session::TakeField(size_t bytes) {
+  constexpr size_t kFieldBytes = 32;
+  head_bytes_ += bytes + kFieldBytes;
+  if (head_bytes_ <= head_bytes_max_) return true;
+  events_->OnExcess({ReachedLimit::kHeaderBytes, "headers_too_long"});
+  return false;
+}
+
+void Http2Session::CheckTimes(int64_t now_ns) {
+  if (!frames_.is_in_head()) return;
+  if (std::exchange(seen_head_, frames_.head_count()) != frames_.head_count()) {
+    head_seen_ns_ = now_ns;
+  } else if (now_ns - head_seen_ns_ >= head_ns_) {
+    events_->OnExcess({ReachedLimit::kPause, "headers_too_slow"});
+  }
 }
 
 int Http2Session::OnDataChunk(nghttp2_session*, uint8_t, int32_t stream, const uint8_t* data,
@@ -197,14 +253,13 @@ int Http2Session::OnFrameReceived(nghttp2_session*, const nghttp2_frame* frame, 
     case NGHTTP2_HEADERS:
       if (IsOfRequest(*frame)) streams->OnHeadersEnd(frame->hd.stream_id);
       static_cast<Http2Session*>(self)->ContinueIfExpected(*frame);
-      if (IsLast(*frame)) streams->OnRequestEnd(frame->hd.stream_id);
+      if (IsLast(*frame)) {
+        events->OnPayload();
+        streams->OnRequestEnd(frame->hd.stream_id);
+      }
       break;
     case NGHTTP2_DATA:
-      if (frame->hd.length > 0) {
-        events->OnPayload();
-      } else if (!IsLast(*frame)) {
-        events->OnControlFrame();
-      }
+      if (frame->hd.length > 0 || IsLast(*frame)) events->OnPayload();
       if (IsLast(*frame)) streams->OnRequestEnd(frame->hd.stream_id);
       break;
     case NGHTTP2_PING:
@@ -212,10 +267,9 @@ int Http2Session::OnFrameReceived(nghttp2_session*, const nghttp2_frame* frame, 
       break;
     case NGHTTP2_SETTINGS:
       if (IsAck(frame->hd)) events->OnAcknowledged();
-      events->OnControlFrame();
       break;
     default:
-      events->OnControlFrame();
+      break;
   }
   return 0;
 }
@@ -233,7 +287,6 @@ void Http2Session::ContinueIfExpected(const nghttp2_frame& headers) {
 void Http2Session::TakePing(const nghttp2_ping& ping) {
   if (!IsAck(ping.hd)) {
     events_->OnPing();
-    events_->OnControlFrame();
   } else if (std::memcmp(ping.opaque_data, kGoawayPing.data(), kGoawayPing.size()) == 0) {
     events_->OnGoawaySeen();
   }

@@ -45,8 +45,10 @@ class Http2Session final : public Session {
   void SubmitGoaway() override;
   void SubmitLastGoaway() override;
   void SubmitComplaint(std::string_view reason) override;
+  void CheckTimes(int64_t now_ns) override;
 
  private:
+  static int OnBeginFrame(nghttp2_session*, const nghttp2_frame_hd* header, void* self);
   static int OnBeginHeaders(nghttp2_session*, const nghttp2_frame* frame, void* self);
   static int OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name,
                       size_t name_size, const uint8_t* value, size_t value_size, uint8_t,
@@ -63,10 +65,14 @@ class Http2Session final : public Session {
   static nghttp2_session_callbacks* Callbacks();
 
   bool FeedSession(std::string_view bytes);
+  void TakeStrayFrame(unsigned type, int32_t stream);
+  bool TakeField(size_t bytes);
   void TakePing(const nghttp2_ping& ping);
   void ContinueIfExpected(const nghttp2_frame& headers);
   void SubmitGoawayOf(uint32_t error_code, std::string_view reason);
 
+  const size_t head_bytes_max_;
+  const int64_t head_ns_;
   StreamEvents* const streams_;
   SessionEvents* const events_;
   SessionMemory memory_;
@@ -75,6 +81,9 @@ class Http2Session final : public Session {
   std::string first_bytes_;        // of the client, until the preface is complete
   bool is_foreign_ = false;        // the client does not speak HTTP/2
   FrameFilter frames_;             // of all after the preface
+  size_t head_bytes_ = 0;          // of the head under way, in the decoded fields
+  uint64_t seen_head_ = 0;         // the head that was incomplete at the last look at the times
+  int64_t head_seen_ns_ = 0;       // the first look at it
   int32_t expecting_stream_ = 0;   // its client waits for "100 Continue"; 0: none does
 };
 

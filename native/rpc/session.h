@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "native/rpc/output_queue.h"
+#include "native/rpc/wire_limits.h"
 
 // A Session speaks one protocol with one client: it turns the client's bytes into events, and
 // answers into bytes. It decides nothing, because limits, times and calls are the connection's.
@@ -91,8 +92,11 @@ class SessionEvents {
   virtual void OnPing() = 0;
   // A frame came that carries no part of a request. Each ping is one too.
   virtual void OnControlFrame() = 0;
-  // The client sent a wrong frame, for which the server must reset a stream.
+  // The client sent a wrong frame, for which the server must reset a stream, or a frame that
+  // concerns no stream.
   virtual void OnForcedReset() = 0;
+  // The client's headers are too long, or come too slowly.
+  virtual void OnExcess(const FloodLimits::Excess& excess) = 0;
   // The session ends the connection, because the client resets too many streams.
   virtual void OnTooManyResets() = 0;
 };
@@ -123,7 +127,7 @@ class Session {
   virtual size_t TakeWaiting(char*, size_t) { return 0; }
   // True if a client that has ended its side still gets its answer.
   virtual bool answers_half_closed() const { return false; }
-  // Refuses a request whose headers take too long. Called about once a second.
+  // Refuses a request, or a client, whose headers take too long. Called about once a second.
   virtual void CheckTimes(int64_t) {}
 
   enum class Output { kMore, kNothing, kBroken };

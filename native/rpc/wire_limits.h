@@ -24,22 +24,27 @@ struct WireLimits {
   // has no limit by default, because a proxy's address stands for all of its clients.
   int64_t connection_count_max = 20'000;
   int64_t connections_per_address_max = 0;
-  // The bytes of one request's headers, counted as in RFC 9113, 6.5.2.
+  // The bytes of one request's headers, counted as in RFC 9113, 6.5.2: 32 for each field beside its
+  // texts. A client that sends kHeadExcess times as much ends its connection, because one byte can
+  // repeat a field of 4 KiB (HPACK).
   size_t header_list_bytes_max = 16'384;
+  static constexpr size_t kHeadExcess = 8;
+  // From the begin of a head to its last frame, as Http1Limits::head_ns.
+  int64_t head_ns = 10 * kSecondNs;
   // The memory of all calls that the admission does not count: calls whose message has not arrived
   // in full, and calls like a Watch. Their messages are counted elsewhere. Beyond it, a connection
   // that has more than its share gets REFUSED_STREAM for a new stream, and may repeat it at once.
   // 16 MiB are 1,000 calls with the largest headers, and many more usual ones.
   int64_t open_call_bytes_max = int64_t{16} << 20U;
-  // The most PING, SETTINGS, PRIORITY, WINDOW_UPDATE and empty DATA frames that a client may send
-  // in a row, without a frame that carries a part of a request or an answer. Each second allows
-  // kControlFramesPerSecond more. Usual clients send a few; 1,000 are a WINDOW_UPDATE for each
-  // stream.
+  // The most PING, SETTINGS, PRIORITY, WINDOW_UPDATE, CONTINUATION and empty DATA frames, and
+  // HEADERS frames of closed streams, that a client may send in a row, without a frame that carries
+  // a part of a request or an answer. Each second allows kControlFramesPerSecond more. Usual
+  // clients send a few; 1,000 are a WINDOW_UPDATE for each stream.
   int control_frames_max = 1'000;
   static constexpr double kControlFramesPerSecond = 10;
-  // The most streams that a client may reset, or have reset by wrong frames: at once, and then each
-  // second. Both are high, because a client whose calls all time out resets all of them again and
-  // again.
+  // The most streams that a client may reset, or have reset by wrong frames, and the most frames of
+  // unknown types or for streams that were never opened: at once, and then each second. Both are
+  // high, because a client whose calls all time out resets all of them again and again.
   uint64_t reset_burst = 10'000;
   uint64_t resets_per_second = 1'000;
   // From the connection to the end of the TLS handshake and HTTP/2's preface; 0: no limit. gRPC's

@@ -386,24 +386,38 @@ TEST_F(WireTest, TooManyStreamsEndTheConnection) {
 // A client that reads the answers to its flood as it goes.
 TEST_F(WireTest, ClientThatFloodsIsToldToCalmDown) {
   constexpr int kPartCount = 500;
+  const std::string closed =
+      Headers(3, GrpcHeaders(kEchoPath)) + FrameBytes(kRstStreamFrame, 0, 3, BigEndian(8));
   const struct {
     std::string frame;
     bool is_answered;
     const char* reason;
+    std::string before = "";
   } floods[] = {
       {FrameBytes(kSettingsFrame, 0, 0, ""), true, "too_many_control_frames"},
       {FrameBytes(kPingFrame, 0, 0, "12345678"), true, "too_many_pings"},
       {FrameBytes(kWindowUpdateFrame, 0, 0, BigEndian(1)), false, "too_many_control_frames"},
       {FrameBytes(kPriorityFrame, 0, 1, "12345"), false, "too_many_control_frames"},
+      {FrameBytes(kWindowUpdateFrame, 0, 3, BigEndian(1)), false, "too_many_control_frames",
+       closed},
+      {FrameBytes(kRstStreamFrame, 0, 3, BigEndian(8)), false, "too_many_control_frames", closed},
+      {FrameBytes(kDataFrame, 0, 3, ""), false, "too_many_control_frames", closed},
+      {Headers(1, GrpcHeaders(kEchoPath)), false, "too_many_control_frames", closed},
+      {FrameBytes(kDataFrame, 0, 3, ""), false, "too_many_control_frames",
+       Headers(3, GrpcHeaders(kEchoPath))},
+      {FrameBytes(kRstStreamFrame, 0, 99, BigEndian(8)), false, "too_many_resets"},
+      {FrameBytes(200, 0, 0, ""), false, "too_many_resets"},
   };
   for (const auto& flood : floods) {
     RawHttp2 connection(port());
     connection.Begin();
+    connection.Send(flood.before);
     std::string part;
     for (int i = 0; i < kPartCount; ++i) part += flood.frame;
     std::unique_ptr<Http2Frame> goaway;
-    for (int sent = 0; goaway == nullptr && sent < 2'000; sent += kPartCount) {
-      connection.Send(part);
+    const int frame_count = flood.reason == std::string("too_many_resets") ? 11'000 : 2'000;
+    for (int sent = 0; goaway == nullptr && sent < frame_count; sent += kPartCount) {
+      if (!connection.Send(part)) break;
       for (int left = flood.is_answered ? kPartCount : 0; goaway == nullptr && left > 0;) {
         auto answer = connection.Next();
         ASSERT_NE(answer, nullptr) << flood.reason;
@@ -412,7 +426,7 @@ TEST_F(WireTest, ClientThatFloodsIsToldToCalmDown) {
       }
     }
     if (goaway == nullptr) goaway = connection.NextOf(kGoawayFrame);
-    ASSERT_NE(goaway, nullptr) << flood.reason;
+    ASSERT_NE(goaway, nullptr) << flood.reason << " " << int{flood.frame[3]};
     EXPECT_EQ(goaway->ErrorCode(), kEnhanceYourCalm) << flood.reason;
     EXPECT_EQ(goaway->payload.substr(8), flood.reason);
     connection.Rest();

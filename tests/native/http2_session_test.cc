@@ -54,6 +54,7 @@ class EventLog final : public StreamEvents, public SessionEvents {
   void OnPing() override { Add("ping", 0); }
   void OnControlFrame() override { ++control_frame_count; }
   void OnForcedReset() override { Add("forced reset", 0); }
+  void OnExcess(const FloodLimits::Excess& excess) override { Add(excess.reason, 0); }
   void OnTooManyResets() override { Add("too many resets", 0); }
 
   std::string text;
@@ -278,6 +279,85 @@ TEST_F(Http2SessionTest, WrongFrameOfAStreamIsAForcedReset) {
   ASSERT_TRUE(session_.Feed(Hello() + RequestFrames(1, "x") + opens + opens));
   Produced();
   EXPECT_NE(events_.text.find("forced reset"), std::string::npos);
+}
+
+// The bytes of HPACK for a field of 4,000 bytes that goes into the table, and for the same field
+// once more: one byte.
+std::string LargeField() {
+  const size_t size = 4'000 - 127;
+  const std::string length = {'\x7f', static_cast<char>(size % 128 + 128),
+                              static_cast<char>(size / 128)};
+  return std::string("\x40\x01x", 3) + length + std::string(4'000, 'v');
+}
+const std::string kLargeFieldAgain = "\xbe";
+
+TEST_F(Http2SessionTest, FieldThatIsRepeatedByOneByteEndsTheConnection) {
+  std::string again;
+  for (int i = 0; i < 10'000; ++i) again += kLargeFieldAgain;
+  EXPECT_FALSE(session_.Feed(Hello() + FrameBytes(kHeadersFrame, kEndHeaders, 1,
+                                                  GrpcHeaders(kEchoPath) + LargeField() + again)));
+  EXPECT_NE(events_.text.find("0 headers_too_long\n"), std::string::npos);
+  EXPECT_EQ(events_.text.find("headers end"), std::string::npos);
+  EXPECT_LT(events_.text.size(), 2 * WireLimits::kHeadExcess * WireLimits().header_list_bytes_max);
+}
+
+TEST_F(Http2SessionTest, TrailersHaveTheLimitOfHeaders) {
+  ASSERT_TRUE(session_.Feed(Hello() +
+                            FrameBytes(kHeadersFrame, kEndHeaders, 1, GrpcHeaders(kEchoPath)) +
+                            FrameBytes(kDataFrame, 0, 1, GrpcMessage("x"))));
+  std::string fields = LargeField();
+  for (int i = 0; i < 30; ++i) fields += kLargeFieldAgain;
+  ASSERT_TRUE(session_.Feed(FrameBytes(kHeadersFrame, kEndHeaders | kEndStream, 1, fields)));
+  EXPECT_EQ(events_.text.find("headers_too_long"), std::string::npos);
+  ASSERT_TRUE(session_.Feed(FrameBytes(kHeadersFrame, kEndHeaders, 3, GrpcHeaders(kEchoPath))));
+  for (int i = 0; i < 30; ++i) fields += kLargeFieldAgain;
+  EXPECT_FALSE(session_.Feed(FrameBytes(kHeadersFrame, kEndHeaders | kEndStream, 3, fields)));
+  EXPECT_NE(events_.text.find("0 headers_too_long\n"), std::string::npos);
+}
+
+class SlowHeadTest : public Http2SessionTest {
+ protected:
+  bool IsTooSlowAt(double seconds) {
+    session_.CheckTimes(static_cast<int64_t>(seconds * WireLimits::kSecondNs));
+    return events_.text.find("headers_too_slow") != std::string::npos;
+  }
+  const std::string head_ = GrpcHeaders(kEchoPath);
+};
+
+TEST_F(SlowHeadTest, IsRefusedHoweverItIsCut) {
+  const std::string frames = FrameBytes(kHeadersFrame, 0, 1, head_) +
+                             FrameBytes(testing::kContinuationFrame, kEndHeaders, 1, "");
+  for (const size_t sent : {size_t{9}, size_t{20}, 9 + head_.size(), frames.size() - 1}) {
+    Http2Session session(WireLimits(), nullptr, &events_, &events_);
+    events_.text.clear();
+    ASSERT_TRUE(session.Feed(Hello() + frames.substr(0, sent)));
+    session.CheckTimes(100 * WireLimits::kSecondNs);
+    session.CheckTimes(109 * WireLimits::kSecondNs);
+    EXPECT_EQ(events_.text.find("headers_too_slow"), std::string::npos) << sent;
+    session.CheckTimes(110 * WireLimits::kSecondNs);
+    EXPECT_NE(events_.text.find("headers_too_slow"), std::string::npos) << sent;
+  }
+}
+
+TEST_F(SlowHeadTest, IsOverOnceItIsComplete) {
+  ASSERT_TRUE(session_.Feed(Hello() + FrameBytes(kHeadersFrame, 0, 1, head_)));
+  EXPECT_FALSE(IsTooSlowAt(100));
+  ASSERT_TRUE(session_.Feed(FrameBytes(testing::kContinuationFrame, kEndHeaders, 1, "")));
+  EXPECT_FALSE(IsTooSlowAt(200));
+  // Another head each time, as a busy client has.
+  for (uint32_t stream = 3; stream < 50; stream += 2) {
+    ASSERT_TRUE(session_.Feed(FrameBytes(kHeadersFrame, 0, stream, head_)));
+    EXPECT_FALSE(IsTooSlowAt(200 + 9.0 * stream));
+    ASSERT_TRUE(session_.Feed(FrameBytes(testing::kContinuationFrame, kEndHeaders, stream, "")));
+  }
+}
+
+TEST_F(Http2SessionTest, FramesOfUnknownTypesAreCounted) {
+  const std::string unknown = FrameBytes(10, 0, 0, "") + FrameBytes(200, 0, 7, "some bytes");
+  ASSERT_TRUE(session_.Feed(Hello()));
+  events_.text.clear();
+  for (const char byte : unknown) ASSERT_TRUE(session_.Feed({&byte, 1}));
+  EXPECT_EQ(events_.text, "0 forced reset\n0 forced reset\n");
 }
 
 TEST_F(Http2SessionTest, ClientOfHttp1GetsAnAnswerOfHttp1) {

@@ -13,6 +13,7 @@ struct NoSessionEvents : rpc::SessionEvents {
   void OnPing() override {}
   void OnControlFrame() override {}
   void OnForcedReset() override {}
+  void OnExcess(const rpc::FloodLimits::Excess&) override {}
   void OnTooManyResets() override {}
 };
 

@@ -84,6 +84,7 @@ class ImpatientWireTest : public testing::WireServerTest {
   static WireLimits Limits() {
     WireLimits limits;
     limits.pause_ns = 1;
+    limits.head_ns = 1;
     limits.reset_burst = 5;
     limits.resets_per_second = 1;
     return limits;
@@ -103,6 +104,19 @@ TEST_F(ImpatientWireTest, AnswerWithoutAWindowIsGivenUp) {
   const auto data = connection.NextOf(kDataFrame);
   ASSERT_NE(data, nullptr);
   EXPECT_EQ(data->stream, 3U);
+}
+
+TEST_F(ImpatientWireTest, HeadThatDoesNotEndEndsTheConnection) {
+  RawHttp2 connection(port());
+  connection.Begin();
+  connection.SendFrame(kHeadersFrame, 0, 1, GrpcHeaders(kPath));
+  const auto goaway = connection.NextOf(kGoawayFrame);
+  ASSERT_NE(goaway, nullptr);
+  EXPECT_EQ(goaway->ErrorCode(), kEnhanceYourCalm);
+  EXPECT_EQ(goaway->payload.substr(8), "headers_too_slow");
+  connection.Rest();
+  EXPECT_TRUE(connection.IsClosedByServer());
+  EXPECT_EQ(Echo("after"), "after");
 }
 
 // Each wrong frame resets its stream, whose request may be on its way to a run by then.
