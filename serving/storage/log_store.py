@@ -6,8 +6,16 @@ from typing import Any
 
 from serving.storage.fsspec_store import open_file_system, store_errors
 
+_PART_BYTES = 8 * 2**20
+"""The bytes of a part: S3 takes parts from 5 MiB on, Google multiples of 256 KiB."""
+
 # An upload whose answer was lost is made again: s3fs and gcsfs replace the object, and adlfs if it is told to.
-_OPTIONS: Mapping[str, Mapping[str, object]] = {"az": {"overwrite": True}}
+# Parts go one after the other, because all parts under way are in memory: s3fs and adlfs would send several at once.
+_OPTIONS: Mapping[str, Mapping[str, object]] = {
+    "s3": {"chunksize": _PART_BYTES, "max_concurrency": 1},
+    "gs": {"chunksize": _PART_BYTES},
+    "az": {"overwrite": True, "max_concurrency": 1},
+}
 
 
 class FsspecLogStore:
