@@ -10,7 +10,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -91,15 +91,31 @@ class PartialFile:
 
 
 class LogFiles:
-    """The files of one prefix and type. Thread: one at a time. All methods raise OSError."""
+    """The files of one prefix and type. All methods raise OSError.
 
-    def __init__(self, prefix: str, file_type: str, *, token: str, numbers: Iterator[int]) -> None:
-        """`token` is eight hexadecimal digits, the process's own. `numbers` never repeats one in the process."""
+    Thread: any, at once. Each method looks at the directory anew, and a file that another thread or process
+    deletes meanwhile is no error. A `PartialFile` is of one thread at a time.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        file_type: str,
+        *,
+        token: str,
+        numbers: Iterator[int],
+        make_directory: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`token` is eight hexadecimal digits, the process's own. `numbers` never repeats one in the process.
+
+        `make_directory` is called before each file, for a directory that is the server's own.
+        """
         self._directory = Path(prefix).parent
         self._stem = os.path.basename(prefix)
         self._type = file_type
         self._token = token
         self._numbers = numbers
+        self._make_directory = make_directory
         types = "|".join(FILE_TYPES)
         self._pattern = re.compile(
             rf"{re.escape(self._stem)}-([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}}-[0-9]{{6,}})\.({types})"
@@ -110,6 +126,7 @@ class LogFiles:
 
         If another server's `recover` takes the file first, it is left to that, and one more is made.
         """
+        self._make_directory()
         for _ in range(_LOST_FILES_MAX):
             file = self._made(wall_ns)
             if file is not None:

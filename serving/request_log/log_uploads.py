@@ -1,23 +1,21 @@
 """Sends the complete files of request logs to object storage, and deletes them here once they are there."""
 
 import hashlib
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.directory_files import PRIVATE_DIRECTORY_MODE
 from serving.base.errors import InvalidConfig, Unavailable
 from serving.base.name_text import file_name
 from serving.base.periodic_thread import PeriodicThread
 from serving.request_log.log_files import CompleteFile, LogFiles
 from serving.request_log.model_log import LogError, newer
+from serving.request_log.upload_directories import UploadDirectories
 
 RETRY_SECONDS_MAX = 300.0
 """The longest pause after failures. Each failure doubles the pause, from a second on."""
@@ -72,6 +70,8 @@ class _Destination:
     failures_in_row: int = 0
     retry_ns: int = 0
     quiet_until_ns: int = 0
+    refusal_counts: dict[str, int] = field(default_factory=dict)
+    """The failed attempts of each file that waits. Files with fewer go first, so that none blocks the others."""
 
 
 class LogUploads:
@@ -93,7 +93,7 @@ class LogUploads:
         clock: Clock,
     ) -> None:
         """`directory` finds where files wait; it is called if a log has a URL, and may raise InvalidConfig."""
-        self._find_directory = directory
+        self._directories = UploadDirectories(directory)
         self._make_store = make_store
         self._clock = clock
         self._lock = threading.Lock()
@@ -114,17 +114,18 @@ class LogUploads:
 
         Raises InvalidConfig if there is no place for it.
         """
-        digest = hashlib.sha256(f"{model}\n{url}".encode(errors="surrogatepass")).hexdigest()
-        name = f"{file_name(model)[:100]}-{digest[:_DIGEST_LENGTH]}"
-        directory = self._find_directory() / name
         try:
-            directory.mkdir(PRIVATE_DIRECTORY_MODE, parents=True, exist_ok=True)
+            directory = self._directories.take(_directory_name(model, url))
         except OSError as error:
             raise InvalidConfig(
-                f"model {model!r}: logging_config: {directory}, where files wait for their upload, cannot be "
-                f"made ({error.strerror}); make it, or give another --model_cache_directory"
+                f"model {model!r}: logging_config: the directory where files wait for their upload cannot be "
+                f"made ({error}); make it, or give another --model_cache_directory"
             ) from error
         return str(directory / url.rpartition("/")[2])
+
+    def make_directory(self, model: str, url: str) -> None:
+        """Makes the directory of `local_prefix` again if it was deleted. Raises OSError."""
+        self._directories.take(_directory_name(model, url))
 
     def add(self, model: str, url: str, files: LogFiles) -> None:
         """Sends complete files of the model from now on, and those that an earlier process left."""
@@ -159,12 +160,15 @@ class LogUploads:
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Tries once more to send what waits, and ends the thread. Call it when the last files are complete.
+        """Tries each destination once more, and ends the thread. Call it when the last files are complete.
 
         Returns False if it still runs at the timeout. The files that are left are sent by the next process.
         """
         self._thread.stop()
-        return self._thread.join(timeout_seconds)
+        is_over = self._thread.join(timeout_seconds)
+        if is_over:
+            self._directories.release()
+        return is_over
 
     def upload_now(self) -> None:
         """Sends what waits, on the calling thread, but for destinations whose pause is not over."""
@@ -172,12 +176,13 @@ class LogUploads:
             self._upload(item, is_due=self._clock.now_ns() >= item.retry_ns)
 
     def _upload_last(self) -> None:
-        for item in self._all():
-            self._upload(item, is_due=item.failures_in_row == 0)
+        # A store that hangs may take all the time that is left, so those that failed come last.
+        for item in sorted(self._all(), key=lambda item: item.failures_in_row):
+            self._upload(item, is_due=True)
 
     def _upload(self, item: _Destination, *, is_due: bool) -> None:
         try:
-            waiting = item.files.complete_files()
+            waiting = _waiting(item.files)
             item.waiting_count = len(waiting)
             if is_due:
                 self._send_all(item, waiting)
@@ -185,16 +190,28 @@ class LogUploads:
             self._failed(item, error)
 
     def _send_all(self, item: _Destination, waiting: Sequence[CompleteFile]) -> None:
-        for file in waiting:
-            # The disk budget may have deleted it since the list was made.
-            with suppress(FileNotFoundError):
-                os.stat(item.files.path_of(file))
-                item.store.upload(item.files.path_of(file), file.name)
-                item.files.delete(file)
-                item.file_count += 1
-                item.byte_count += file.size_bytes
+        counts = item.refusal_counts
+        item.refusal_counts = {
+            file.name: counts[file.name] for file in waiting if file.name in counts
+        }
+        for file in sorted(waiting, key=lambda file: counts.get(file.name, 0)):
+            self._send(item, file)
             item.waiting_count -= 1
             item.failures_in_row = 0
+
+    def _send(self, item: _Destination, file: CompleteFile) -> None:
+        path = item.files.path_of(file)
+        try:
+            item.store.upload(path, file.name)
+        except (OSError, Unavailable):
+            if not path.exists():
+                # The disk budget has deleted it since the list was made.
+                return
+            item.refusal_counts[file.name] = item.refusal_counts.get(file.name, 0) + 1
+            raise
+        item.files.delete(file)
+        item.file_count += 1
+        item.byte_count += file.size_bytes
 
     def _failed(self, item: _Destination, error: Exception) -> None:
         item.failure_count += 1
@@ -226,3 +243,16 @@ class LogUploads:
     def _all(self) -> Sequence[_Destination]:
         with self._lock:
             return tuple(self._destinations.values())
+
+
+def _directory_name(model: str, url: str) -> str:
+    digest = hashlib.sha256(f"{model}\n{url}".encode(errors="surrogatepass")).hexdigest()
+    return f"{file_name(model)[:100]}-{digest[:_DIGEST_LENGTH]}"
+
+
+def _waiting(files: LogFiles) -> Sequence[CompleteFile]:
+    """The files that wait: none if someone deleted the directory, which the log's next file makes again."""
+    try:
+        return files.complete_files()
+    except FileNotFoundError:
+        return ()

@@ -5,11 +5,12 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import structlog
 
-from serving.base.clock import Clock, seconds_since
+from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import InvalidConfig
 from serving.base.periodic_thread import PeriodicThread
 from serving.core.model_config import ModelConfig
@@ -20,6 +21,8 @@ from serving.data_plane.request_log import LoggedBatch, RequestLog
 from serving.request_log.log_files import LogFiles, check_directory
 from serving.request_log.log_uploads import LogUploads, UploadFigures
 from serving.request_log.model_log import (
+    FAILURE_LOG_SECONDS,
+    RECORDS_ARE_DROPPED,
     LogError,
     LogTarget,
     MakeWriter,
@@ -97,7 +100,7 @@ class RequestLogFigures:
 
 @dataclass
 class _Log:
-    """One model's log. The writer's thread alone uses `writer` and adds to `counts`."""
+    """One model's log. The writer's thread alone uses `writer` and what follows it."""
 
     log_id: int
     name: str
@@ -105,6 +108,8 @@ class _Log:
     wanted: LogTarget | None = None
     writer: ModelLog | None = None
     counts: WriterCounts = field(default_factory=WriterCounts)
+    has_failed: bool = False  # `wanted` could not be adopted at the last turn
+    quiet_until_ns: int = 0
     is_used: bool = False
 
 
@@ -263,7 +268,10 @@ class RequestLogs:
         with self._lock:
             log = self._by_id[batch.log_id]
         if log.writer is None:
-            log.counts.late_count += batch.record_count
+            if log.has_failed:
+                log.counts.dropped_count += batch.record_count
+            else:
+                log.counts.late_count += batch.record_count
             return
         try:
             log.writer.write(batch)
@@ -272,12 +280,41 @@ class RequestLogs:
             _log.exception("request_log_broken", model=log.name)
 
     def _adopt(self, log: _Log, target: LogTarget) -> None:
+        """Makes the writer of a log. If it fails, only this log's records are dropped until the next turn."""
+        try:
+            self._make_writer(log, target)
+            log.has_failed = False
+        except Exception as error:  # noqa: BLE001 (the other models' records must be written)
+            log.has_failed = True
+            self._adopt_failed(log, target, error)
+
+    def _adopt_failed(self, log: _Log, target: LogTarget, error: Exception) -> None:
+        log.counts.disk_error_count += 1
+        log.counts.last_error = LogError(str(error), self._clock.wall_ns())
+        now_ns = self._clock.now_ns()
+        if now_ns < log.quiet_until_ns:
+            return
+        log.quiet_until_ns = now_ns + round(FAILURE_LOG_SECONDS * NS_PER_SECOND)
+        _log.error(
+            "request_log_failed",
+            model=log.name,
+            filename_prefix=target.logging.filename_prefix,
+            reason=str(error),
+            consequence=RECORDS_ARE_DROPPED,
+            remedy="see the reason, or remove the model's logging_config",
+        )
+
+    def _make_writer(self, log: _Log, target: LogTarget) -> None:
         logging = target.logging
+        url = logging.filename_prefix
         files = LogFiles(
             self._local_prefix(log.name, logging),
             logging.file_type,
             token=self._token,
             numbers=self._numbers,
+            make_directory=partial(self._uploads.make_directory, log.name, url)
+            if logging.is_uploaded
+            else lambda: None,
         )
         log.writer = ModelLog(
             log.name,
@@ -289,7 +326,7 @@ class RequestLogs:
             clock=self._clock,
         )
         if logging.is_uploaded:
-            self._uploads.add(log.name, logging.filename_prefix, files)
+            self._uploads.add(log.name, url, files)
 
     def _local_prefix(self, name: str, logging: RequestLogging) -> str:
         """The prefix of the files on this machine. Raises InvalidConfig if there is no place for them."""

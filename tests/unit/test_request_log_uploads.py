@@ -1,6 +1,7 @@
 """The uploads of request logs: files wait until they are in the store, and each failure and loss is counted."""
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,14 @@ class World:
         self.clock = FakeClock()
         self.plane = FakePlane()
         self.stores = FakeLogStores()
-        self.restart()
+        self.begin()
 
     def restart(self) -> None:
-        """Begins a new process over the same directory."""
+        """Ends the process, and begins a new one over the same directory."""
+        self.uploads.stop(0)
+        self.begin()
+
+    def begin(self) -> None:
         self.uploads = uploads_to(self.stores, self.directory, self.clock)
         self.logs = RequestLogs(self.plane, uploads=self.uploads, clock=self.clock)
 
@@ -64,10 +69,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     world.logs.set_models([world.model()])
-    return world
+    yield world
+    world.uploads.stop(0)
 
 
 def test_complete_file_goes_to_the_store(world: World, tmp_path: Path):
@@ -207,6 +213,129 @@ def test_stop_sends_the_last_file(tmp_path: Path):
     plane.request_logs[0].put(b"last")
     assert logs.stop(30)
     assert len(stores.objects) == 1
+
+
+def test_stop_tries_a_destination_in_a_pause(tmp_path: Path):
+    plane, stores, clock = FakePlane(), FakeLogStores(), FakeClock()
+    stores.failure = "down"
+    uploads = uploads_to(stores, tmp_path, clock)
+    logs = RequestLogs(plane, uploads=uploads, clock=clock)
+    model = ModelConfig(
+        name="m", base_path="/m", logging=RequestLogging(sampling_rate=1, filename_prefix=URL)
+    )
+    logs.set_models([model])
+    plane.request_logs[0].put(b"a")
+    logs.write_now()
+    logs.set_models([])
+    logs.write_now()
+    uploads.upload_now()
+    uploads.upload_now()
+    assert (stores.attempt_count, stores.objects) == (1, {})
+    stores.failure = ""
+    uploads.start()
+    assert uploads.stop(30)
+    assert len(stores.objects) == 1
+
+
+def test_refused_file_does_not_block_newer_ones(world: World):
+    world.write(b"bad")
+    (bad,) = world.waiting()
+    world.stores.refused = {bad.name}
+    world.uploads.upload_now()
+    world.logs.set_models([world.model()])
+    world.write(b"good")
+    world.clock.advance(1)
+    world.uploads.upload_now()
+    assert world.waiting() == [bad]
+    assert world.figures().uploads.file_count == world.figures().uploads.waiting_count == 1
+    world.stores.refused = set()
+    world.clock.advance(1)
+    world.uploads.upload_now()
+    assert world.waiting() == []
+
+
+def test_file_deleted_during_its_upload_is_no_error(world: World):
+    world.write(b"a")
+    (path,) = world.waiting()
+    world.stores.failure = "No such file or directory"
+    world.stores.before_upload = path.unlink
+    with capture_logs() as lines:
+        world.uploads.upload_now()
+    assert lines == []
+    uploads = world.figures().uploads
+    assert (uploads.failure_count, uploads.file_count, uploads.waiting_count) == (0, 0, 0)
+
+
+def test_servers_of_one_cache_have_own_directories(world: World, tmp_path: Path):
+    world.write(b"a")
+    other = World(tmp_path)
+    other.logs.set_models([other.model()])
+    other.write(b"b")
+    first, second = world.waiting()
+    assert first.parent != second.parent
+    other.uploads.upload_now()
+    assert list(other.stores.objects) == [f"s3://bucket/logs/{second.name}"]
+    assert world.waiting() == [first]
+    world.uploads.upload_now()
+    assert list(world.stores.objects) == [f"s3://bucket/logs/{first.name}"]
+    other.uploads.stop(0)
+
+
+def test_server_adopts_the_files_of_one_that_is_gone(world: World, tmp_path: Path):
+    other = World(tmp_path)
+    other.logs.set_models([other.model()])
+    # Makes each server's directory.
+    world.logs.write_now()
+    other.write(b"b")
+    assert len(world.waiting()) == 1
+    other.uploads.stop(0)
+    world.write(b"a")
+    world.uploads.upload_now()
+    assert len(world.stores.objects) == 2
+    assert world.waiting() == []
+
+
+def test_deleted_directory_is_made_again(world: World, tmp_path: Path):
+    world.write(b"a")
+    world.uploads.upload_now()
+    (directory,) = tmp_path.glob("m-*")
+    world.logs.set_models([world.model()])
+    world.logs.write_now()
+    shutil.rmtree(directory)
+    world.uploads.upload_now()
+    assert world.figures().uploads.failure_count == 0
+    world.write(b"b")
+    world.uploads.upload_now()
+    assert (len(world.stores.objects), world.figures().disk_count) == (2, 0)
+    # It is this server's again.
+    other = World(tmp_path)
+    other.logs.set_models([other.model()])
+    other.write(b"c")
+    assert world.waiting()[0].parent != directory
+    other.uploads.stop(0)
+
+
+def test_log_without_a_place_stops_no_other(world: World, tmp_path: Path):
+    class NoPlace(World):
+        def begin(self) -> None:
+            self.uploads = uploads_to(self.stores, None, self.clock)
+            self.logs = RequestLogs(self.plane, uploads=self.uploads, clock=self.clock)
+
+    lost = NoPlace(tmp_path)
+    lost.logs.set_models([lost.model(), lost.model("n", prefix=str(tmp_path / "n"))])
+    first, second = lost.plane.request_logs
+    with capture_logs() as lines:
+        for _ in range(2):
+            first.put(b"a")
+            second.put(b"b")
+            lost.logs.write_now()
+    assert [line["event"] for line in lines] == ["request_log_failed"]
+    lost.logs.set_models([])
+    lost.logs.write_now()
+    figures = lost.logs.figures()
+    assert (figures["m"].disk_count, figures["m"].pending_count) == (2, 0)
+    assert figures["m"].last_error is not None
+    assert figures["n"].written_count == 2
 
 
 def test_idle_uploads_wait_until_they_are_woken(world: World):

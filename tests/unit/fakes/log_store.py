@@ -1,5 +1,6 @@
 """Request logs: object storage in memory, and a log that has been used."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from serving.base.clock import Clock
@@ -13,12 +14,14 @@ from tests.unit.fakes.data_plane import FakePlane
 
 
 class FakeLogStores:
-    """All stores by URL. While `failure` is set, uploads fail with it."""
+    """All stores by URL. While `failure` is set, uploads fail with it, and those of the names `refused` always."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.failure = ""
         self.attempt_count = 0
+        self.refused: set[str] = set()
+        self.before_upload: Callable[[], object] = lambda: None
 
     def store(self, url: str) -> "_Store":
         return _Store(self, url)
@@ -31,6 +34,9 @@ class _Store:
 
     def upload(self, path: Path, name: str) -> None:
         self._stores.attempt_count += 1
+        self._stores.before_upload()
+        if name in self._stores.refused:
+            raise Unavailable("refused")
         if self._stores.failure:
             raise Unavailable(self._stores.failure)
         self._stores.objects[f"{self._url}/{name}"] = path.read_bytes()
