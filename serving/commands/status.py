@@ -265,21 +265,35 @@ def _accelerator_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[s
 
     Servers of earlier releases do not send "accelerator".
     """
-    for signature in version.get("accelerator_signatures", ()):
-        parts = [*signature["cpu_ops"], *signature["cpu_tables"]]
-        if reason := signature["reason"]:
-            yield f"{subject}: signature {signature['signature']} runs on the CPU: {_one_line(reason)}"
-        elif parts:
-            yield f"{subject}: signature {signature['signature']} runs on the CPU in part: {', '.join(parts)}"
-    for runs in version.get("accelerator", ()):
-        rows = f"{runs['row_count']:,} rows and {runs['padding_row_count']:,} of padding"
-        done = f"{runs['run_count']:,} runs, {rows}" if runs["run_count"] else "no run yet"
-        reasons = [
-            f"{reason} {count:,}" for reason, count in runs["cpu_run_counts"].items() if count
-        ]
-        elsewhere = f"; on the CPU: {', '.join(reasons)}" if reasons else ""
-        memory = f"{version['accelerator_bytes'] / _BYTES_PER_MB:,.1f} MB of parameters"
-        yield f"{subject}: signature {runs['signature']} runs on the accelerator ({memory}): {done}{elsewhere}"
+    parts = {item["signature"]: item for item in version.get("accelerator_signatures", ())}
+    runs = {item["signature"]: item for item in version.get("accelerator", ())}
+    for name in {**parts, **runs}:
+        on_cpu = _cpu_part(parts[name]) if name in parts else ""
+        text = on_cpu and f"runs on the CPU {on_cpu}"
+        if name in runs:
+            start = f"{text}; on" if text else "runs on"
+            text = f"{start} the accelerator {_runs_text(version, runs[name])}"
+        if text:
+            yield f"{subject}: signature {name} {text}"
+
+
+def _cpu_part(signature: Mapping[str, Any]) -> str:
+    """The part of a signature that runs on the CPU, or why all of it does; "" if the accelerator runs all."""
+    if signature["reason"]:
+        return f"({_one_line(signature['reason'])})"
+    parts = [*signature["cpu_ops"], *signature["cpu_tables"]]
+    return f"in part ({', '.join(parts)})" if parts else ""
+
+
+def _runs_text(version: Mapping[str, Any], runs: Mapping[str, Any]) -> str:
+    rows = f"{runs['row_count']:,} rows and {runs['padding_row_count']:,} of padding"
+    done = f"{runs['run_count']:,} runs, {rows}" if runs["run_count"] else "no run yet"
+    reasons = [f"{reason} {count:,}" for reason, count in runs["cpu_run_counts"].items() if count]
+    elsewhere = f"; on the CPU: {', '.join(reasons)}" if reasons else ""
+    # Servers of earlier releases send only the bytes of the load.
+    size_bytes = version.get("accelerator_resident_bytes", version["accelerator_bytes"])
+    memory = f"{_megabytes(size_bytes)} of parameters there"
+    return f"({memory}): {done}{elsewhere}"
 
 
 def _rows_text(state: Mapping[str, Any]) -> str:

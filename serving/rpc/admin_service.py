@@ -208,6 +208,7 @@ def _figures(servable: Servable) -> dict[str, Any]:
         batching = servable.batching()
         accelerator_bytes, runs = servable.accelerator_bytes, servable.accelerator_runs()
         accelerated = servable.accelerator_signatures()
+        resident_bytes = servable.accelerator_uploads().resident_bytes
     except Exception:  # noqa: BLE001 (it may be in destruction)
         return {}
     return {
@@ -217,6 +218,7 @@ def _figures(servable: Servable) -> dict[str, Any]:
         "arena_resident_bytes": arena.slab_resident_bytes if arena else None,
         "batching": [_batching(state) for state in batching],
         "accelerator_bytes": accelerator_bytes,
+        "accelerator_resident_bytes": resident_bytes,
         "accelerator": [_accelerator(item) for item in runs],
         "accelerator_signatures": [_accelerated(signature) for signature in accelerated],
     }

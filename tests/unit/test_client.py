@@ -37,7 +37,7 @@ from serving.commands.status import age_text, print_models, refusal_text, roles
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.operator_api import ALLOW, PROMOTE, ROLLBACK, Rollback, RollbackBlock
 from serving.core.servable import AVAILABLE, END, Health, ServableId, ServableState, ServableStatus
-from serving.data_plane.servables import AcceleratedSignature
+from serving.data_plane.servables import AcceleratedSignature, AcceleratorUploads
 from serving.manager.blocked_version_file import BlockedVersionKeeper, NoBlockedVersionKeeper
 from serving.manager.stream import StreamStatus
 from serving.manager.streams import Streams
@@ -514,7 +514,9 @@ def test_status_says_what_a_version_with_tables_read(
 
 def test_status_says_what_ran_on_the_accelerator():
     servable = FakeServable(ServableId("ctr", 7))
-    servable.accelerator_bytes = 12_300_000
+    # The parameters of one more signature gave way.
+    servable.accelerator_bytes = 99_000_000
+    servable.uploads = AcceleratorUploads(resident_bytes=12_300_000)
     idle = replace(BUSY_RUNS, signature="idle", run_counts=(0, 0), cpu_run_counts=(0, 0, 0, 0, 0))
     servable.runs = [BUSY_RUNS, idle]
     servable.accelerated = [
@@ -534,11 +536,31 @@ def test_status_says_what_ran_on_the_accelerator():
     out = io.StringIO()
     print_models({"ctr": model}, 0, out)
     assert out.getvalue().splitlines()[2:] == [
-        "ctr: version 7: signature idle runs on the CPU in part: Assert, ids",
-        "ctr: version 7: signature parse runs on the CPU: it has no product",
-        "ctr: version 7: signature serving_default runs on the accelerator (12.3 MB of parameters): 8 runs, "
+        "ctr: version 7: signature idle runs on the CPU in part (Assert, ids); on the accelerator "
+        "(12.3 MB of parameters there): no run yet",
+        "ctr: version 7: signature parse runs on the CPU (it has no product)",
+        "ctr: version 7: signature serving_default runs on the accelerator (12.3 MB of parameters there): 8 runs, "
         "36 rows and 7 of padding; on the CPU: shape 2, memory 1",
-        "ctr: version 7: signature idle runs on the accelerator (12.3 MB of parameters): no run yet",
+    ]
+
+
+def test_signature_without_memory_has_one_status_line():
+    servable = FakeServable(ServableId("ctr", 7))
+    servable.accelerator_bytes = 12_300_000
+    servable.runs = [replace(BUSY_RUNS, run_counts=(0, 0))]
+    servable.accelerated = [
+        AcceleratedSignature(
+            name="serving_default", rows=(1, 8), reason="no room", host_ops=(), host_tables=()
+        )
+    ]
+    available = ServableStatus(id=servable.id, state=AVAILABLE)
+    admin = admin_service(FakeControl(loaded=[servable]), statuses=[available])
+    (model,) = json.loads(admin.list_models(b""))["models"]
+    out = io.StringIO()
+    print_models({"ctr": model}, 0, out)
+    assert out.getvalue().splitlines()[2:] == [
+        "ctr: version 7: signature serving_default runs on the CPU (no room); on the accelerator "
+        "(0.0 MB of parameters there): no run yet; on the CPU: shape 2, memory 1",
     ]
 
 
