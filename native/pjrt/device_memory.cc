@@ -97,12 +97,23 @@ std::vector<CopyState> DeviceMemory::States(int64_t now_ns) const {
   return states;
 }
 
-// Takes these copies out of their owners. A copy that a run uses is marked as busy instead, and
-// then it returns false.
+// Marks those of these copies as busy that a run uses. Returns true if there are any.
+bool DeviceMemory::FindBusy(const std::vector<size_t>& dropped) {
+  bool has_busy = false;
+  for (const size_t index : dropped) {
+    Copy& copy = CopyAt(index);
+    copy.is_busy = copy.owner->IsInUse();
+    has_busy = has_busy || copy.is_busy;
+  }
+  return has_busy;
+}
+
+// Takes these copies out of their owners. A copy that a run has begun to use is marked as busy
+// instead, and then it returns false.
 bool DeviceMemory::TakeOut(const std::vector<size_t>& dropped,
                            std::vector<std::shared_ptr<const void>>* taken) {
   for (const size_t index : dropped) {
-    Copy& copy = *std::next(copies_.begin(), static_cast<std::ptrdiff_t>(index));
+    Copy& copy = CopyAt(index);
     std::shared_ptr<const void> out = copy.owner->TakeOut();
     copy.is_busy = out == nullptr;
     if (copy.is_busy) return false;
@@ -113,7 +124,7 @@ bool DeviceMemory::TakeOut(const std::vector<size_t>& dropped,
 }
 
 // Drops idle copies until `wish` fits, and appends them to `*taken`. Returns false if it cannot
-// fit.
+// fit; then nothing is dropped, unless a run begins to use one of the copies meanwhile.
 bool DeviceMemory::MakeRoom(const CopyState& wish, int64_t now_ns,
                             std::vector<std::shared_ptr<const void>>* taken) {
   for (Copy& copy : copies_) copy.is_busy = false;
@@ -122,7 +133,7 @@ bool DeviceMemory::MakeRoom(const CopyState& wish, int64_t now_ns,
     states.push_back(wish);
     const std::optional<std::vector<size_t>> dropped = ChooseDropped(bounds_, states);
     if (!dropped) return false;
-    if (TakeOut(*dropped, taken)) return true;
+    if (!FindBusy(*dropped) && TakeOut(*dropped, taken)) return true;
   }
 }
 
@@ -176,7 +187,7 @@ bool DeviceMemory::HasRoomForRuns(const std::string& model, int64_t more_bytes) 
 DeviceMemory::RunCharge DeviceMemory::ChargeRun(const std::string& model, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   if (!HasRoomForRuns(model, bytes)) return {};
-  run_bytes_[model] += bytes;
+  if (bytes > 0) run_bytes_[model] += bytes;
   all_run_bytes_ += bytes;
   return {this, model, bytes};
 }
@@ -195,9 +206,9 @@ void DeviceMemory::Return(Copies::iterator copy) {
 
 void DeviceMemory::ReturnRun(const std::string& model, int64_t bytes) {
   const std::lock_guard lock(mutex_);
+  // A run of no bytes is not counted, so the last one of them may find nothing.
   const auto own = run_bytes_.find(model);
-  own->second -= bytes;
-  if (own->second == 0) run_bytes_.erase(own);
+  if (own != run_bytes_.end() && (own->second -= bytes) == 0) run_bytes_.erase(own);
   all_run_bytes_ -= bytes;
   returned_.notify_all();
 }

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <list>
 #include <map>
 #include <memory>
@@ -72,8 +73,10 @@ class DeviceMemory {
   class Owner {
    public:
     virtual int64_t last_use_ns() const = 0;
+    // True if a run uses the copy now.
+    virtual bool IsInUse() const = 0;
     // Takes the copy out of its owner, for destruction, unless a run uses it. Null if one does.
-    // Called under the lock of DeviceMemory.
+    // Called under the lock of DeviceMemory, as IsInUse is.
     virtual std::shared_ptr<const void> TakeOut() = 0;
 
    protected:
@@ -120,6 +123,10 @@ class DeviceMemory {
   using Copies = std::list<Copy>;
 
   std::vector<CopyState> States(int64_t now_ns) const;
+  Copy& CopyAt(size_t index) {
+    return *std::next(copies_.begin(), static_cast<std::ptrdiff_t>(index));
+  }
+  bool FindBusy(const std::vector<size_t>& dropped);
   bool TakeOut(const std::vector<size_t>& dropped, std::vector<std::shared_ptr<const void>>* taken);
   bool MakeRoom(const CopyState& wish, int64_t now_ns,
                 std::vector<std::shared_ptr<const void>>* taken);

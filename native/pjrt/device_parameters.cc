@@ -36,8 +36,16 @@ base::Status DeviceParameters::Upload(int64_t run_bytes) {
 }
 
 void DeviceParameters::Upload() {
+  {
+    // A Pin during a long upload has asked again.
+    const std::lock_guard lock(mutex_);
+    if (copy_ != nullptr) return;
+  }
+  base::Status uploaded = UploadNow();
   // There may be no room yet; the next Pin after a while asks again.
-  static_cast<void>(UploadNow());
+  if (uploaded.ok() || uploaded.code() == base::Code::kResourceExhausted) return;
+  const std::lock_guard lock(mutex_);
+  upload_error_ = std::move(uploaded);
 }
 
 // Called with the turn of the uploads.
@@ -53,8 +61,9 @@ base::Status DeviceParameters::UploadNow() {
   upload_count_.fetch_add(1, std::memory_order_relaxed);
   upload_ns_.fetch_add(now_ns - began_ns, std::memory_order_relaxed);
   last_use_ns_.store(now_ns, std::memory_order_relaxed);
+  // A copy that was there before is freed without the lock: that takes the lock of DeviceMemory.
   const std::lock_guard lock(mutex_);
-  copy_ = std::move(copy);
+  std::swap(copy_, copy);
   return {};
 }
 
@@ -87,9 +96,15 @@ std::shared_ptr<const ParameterCopy> DeviceParameters::Pin() {
       last_use_ns_.store(now_ns, std::memory_order_relaxed);
       return copy_;
     }
+    if (!upload_error_.ok()) return nullptr;
   }
   AskForCopy(now_ns);
   return nullptr;
+}
+
+base::Status DeviceParameters::upload_error() const {
+  const std::lock_guard lock(mutex_);
+  return upload_error_;
 }
 
 void DeviceParameters::AskForCopy(int64_t now_ns) {
@@ -99,6 +114,11 @@ void DeviceParameters::AskForCopy(int64_t now_ns) {
     return;
   }
   accelerator_->uploads().Request(this);
+}
+
+bool DeviceParameters::IsInUse() const {
+  const std::lock_guard lock(mutex_);
+  return copy_.use_count() > 1;
 }
 
 std::shared_ptr<const void> DeviceParameters::TakeOut() {

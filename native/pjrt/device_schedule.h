@@ -47,6 +47,8 @@ class DeviceSchedule {
 
   // The least time until a new run of `model` could begin: that of the runs before it in its queue.
   int64_t LeastWaitNs(const std::string& model) const;
+  // When the last run ended; 0 before the first end.
+  int64_t last_end_ns() const { return last_end_ns_; }
 
  private:
   struct Run {

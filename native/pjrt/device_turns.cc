@@ -28,14 +28,22 @@ base::StatusOr<DeviceTurns::Turn> DeviceTurns::Take(const std::string& model, bo
   waiters_[id] = &waiter;
   ++run_counts_[model];
   BeginRuns();
-  const int64_t wait_ns = std::min(deadline_ns - now_ns, kWaitNsMax);
+  const int64_t wait_ns = std::min(deadline_ns - now_ns, wait_ns_max_);
   waiter.begins.wait_for(lock, std::chrono::nanoseconds(wait_ns), [&] { return waiter.has_begun; });
   if (waiter.has_begun) return Turn(this, model, id, base::MonotonicNs());
   schedule_.Remove(model, id);
   waiters_.erase(id);
   CountEnd(model);
-  if (wait_ns < kWaitNsMax) return TooLate();
+  if (wait_ns < wait_ns_max_) return TooLate();
+  if (schedule_.last_end_ns() > now_ns) {
+    return base::Status(base::Code::kAborted, "other runs on the accelerator came first");
+  }
   return base::Status(base::Code::kUnavailable, "runs on the accelerator do not end");
+}
+
+size_t DeviceTurns::waiting_count() const {
+  const std::lock_guard lock(mutex_);
+  return waiters_.size();
 }
 
 // Begins as many runs as may be under way. Called with the lock.

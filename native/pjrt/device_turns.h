@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -20,21 +21,24 @@ namespace millpond::pjrt {
 class DeviceTurns {
  public:
   static constexpr int64_t kNoDeadline = INT64_MAX;
-  // An accelerator whose runs do not end for so long is taken for lost.
+  // The most that a run waits. If no run ends meanwhile, the accelerator is taken for lost.
   static constexpr int64_t kWaitNsMax = 10'000'000'000;
 
   class Turn;
 
-  DeviceTurns() = default;
+  explicit DeviceTurns(int64_t wait_ns_max = kWaitNsMax) : wait_ns_max_(wait_ns_max) {}
   DeviceTurns(const DeviceTurns&) = delete;
   DeviceTurns& operator=(const DeviceTurns&) = delete;
 
   // Waits for the turn of a run of `model` that is expected to take `cost_ns`. Returns
-  // DEADLINE_EXCEEDED if it cannot end by `deadline_ns`, as soon as that is known, and UNAVAILABLE
-  // after kWaitNsMax. If the model has no other run, its cost is no reason: it may have become
-  // shorter, and only a run shows that.
+  // DEADLINE_EXCEEDED if it cannot end by `deadline_ns`, as soon as that is known. After the
+  // longest wait it returns UNAVAILABLE if no run has ended meanwhile, and ABORTED if only the
+  // turns of others came first. If the model has no other run, its cost is no reason: it may have
+  // become shorter, and only a run shows that.
   base::StatusOr<Turn> Take(const std::string& model, bool is_low, int64_t cost_ns,
                             int64_t deadline_ns);
+  // The runs that wait for their turn now.
+  size_t waiting_count() const;
 
  private:
   struct Waiter {
@@ -46,7 +50,8 @@ class DeviceTurns {
   void CountEnd(const std::string& model);
   int64_t End(const std::string& model, int64_t id, int64_t began_ns);
 
-  std::mutex mutex_;
+  const int64_t wait_ns_max_;
+  mutable std::mutex mutex_;
   // All guarded by the mutex.
   DeviceSchedule schedule_;
   std::map<int64_t, Waiter*> waiters_;

@@ -118,6 +118,7 @@ class Version final : public DeviceMemory::Owner {
   ~Version() { memory_->Forget(this); }
 
   int64_t last_use_ns() const override { return last_use_ns_; }
+  bool IsInUse() const override { return copy_.use_count() > 1; }
   std::shared_ptr<const void> TakeOut() override {
     if (copy_ == nullptr || copy_.use_count() > 1) return nullptr;
     return std::exchange(copy_, nullptr);
@@ -231,6 +232,30 @@ TEST(DeviceMemoryTest, ChargesAreThoseOfAModelOfBytes) {
   }
   EXPECT_GT(dropped_count, 100);
   EXPECT_GT(refused_runs, 100);
+}
+
+TEST(DeviceMemoryTest, ANewcomerThatCannotFitDropsNothing) {
+  DeviceMemory memory(100);
+  Version idle(&memory, "a", 40, 0);
+  Version used(&memory, "b", 40, 0);
+  ASSERT_TRUE(idle.Upload(0) && used.Upload(1));
+  const auto pin = used.Pin(1);
+  Version large(&memory, "c", 90, 0);
+  EXPECT_FALSE(large.Upload(2 * DeviceMemory::kIdleNs));
+  EXPECT_TRUE(idle.is_there());
+  Version fitting(&memory, "c", 60, 0);
+  EXPECT_TRUE(fitting.Upload(2 * DeviceMemory::kIdleNs));
+  EXPECT_FALSE(idle.is_there());
+}
+
+TEST(DeviceMemoryTest, RunsOfNoBytesAreReturned) {
+  DeviceMemory memory(100);
+  {
+    const DeviceMemory::RunCharge first = memory.ChargeRun("a", 0);
+    const DeviceMemory::RunCharge second = memory.ChargeRun("a", 0);
+    EXPECT_TRUE(first && second);
+  }
+  EXPECT_EQ(memory.ChargedBytes("a"), (std::pair<int64_t, int64_t>(0, 0)));
 }
 
 TEST(DeviceMemoryTest, ARefusalSaysHowMuchIsMissing) {

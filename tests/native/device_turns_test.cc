@@ -24,6 +24,10 @@ base::StatusOr<DeviceTurns::Turn> Take(DeviceTurns* turns, const std::string& mo
   return turns->Take(model, /*is_low=*/false, cost_ns, deadline_ns);
 }
 
+void AwaitWaiter(const DeviceTurns& turns) {
+  while (turns.waiting_count() == 0) std::this_thread::yield();
+}
+
 TEST(DeviceTurnsTest, AThirdLongRunWaitsForTheFirst) {
   DeviceTurns turns;
   auto first = Take(&turns, "a");
@@ -34,6 +38,7 @@ TEST(DeviceTurnsTest, AThirdLongRunWaitsForTheFirst) {
     EXPECT_TRUE(Take(&turns, "a").ok());
     has_begun = true;
   });
+  AwaitWaiter(turns);
   EXPECT_FALSE(has_begun);
   EXPECT_GT(first.value().End(), 0);
   third.join();
@@ -63,6 +68,32 @@ TEST(DeviceTurnsTest, ADeadlineEndsAWait) {
   first.value().End();
   second.value().End();
   EXPECT_TRUE(Take(&turns, "b").ok());
+}
+
+// Takes a turn of low priority while others fill the device to the end, and one of them ends if
+// `ends_one`.
+Code StarvedCode(bool ends_one) {
+  DeviceTurns turns(/*wait_ns_max=*/500 * kMs);
+  auto first = Take(&turns, "busy", 0);
+  auto second = Take(&turns, "busy", 0);
+  auto third = Take(&turns, "busy");
+  Code code = Code::kOk;
+  std::thread low([&] {
+    code = turns.Take("low", /*is_low=*/true, kMs, DeviceTurns::kNoDeadline).status().code();
+  });
+  AwaitWaiter(turns);
+  if (ends_one) first.value().End();
+  low.join();
+  EXPECT_EQ(turns.waiting_count(), 0);
+  return code;
+}
+
+TEST(DeviceTurnsTest, ALowRunThatStarvesIsNoLossOfTheDevice) {
+  EXPECT_EQ(StarvedCode(/*ends_one=*/true), Code::kAborted);
+}
+
+TEST(DeviceTurnsTest, ADeviceWhoseRunsDoNotEndIsLost) {
+  EXPECT_EQ(StarvedCode(/*ends_one=*/false), Code::kUnavailable);
 }
 
 TEST(DeviceTurnsTest, ThreadsOfAllModelsGetTheirTurns) {

@@ -188,6 +188,7 @@ PJRT_Error* ExecutableSerialize(PJRT_Executable_Serialize_Args* args) {
 }
 
 PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
+  if (controls.fails_transfers) return MakeError(PJRT_Error_Code_INTERNAL, "the fake link is gone");
   size_t count = 1;
   for (size_t i = 0; i < args->num_dims; ++i) count *= args->dims[i];
   if (PJRT_Error* const error = MakeBuffer(count, &args->buffer)) return error;

@@ -8,6 +8,7 @@
 struct FakePjrtControls {
   int64_t memory_bytes_max = INT64_MAX;  // of all buffers together
   bool fails_runs = false;               // as a device that is gone does
+  bool fails_transfers = false;          // to the device
   bool serializes = true;
   bool counts_memory = true;
   int64_t temporary_bytes = 0;  // that a program says a run takes

@@ -309,6 +309,36 @@ TEST_F(PjrtTest, ParametersThatEndAreNotUploaded) {
   EXPECT_EQ(controls_->live_buffers, 0);
 }
 
+// A run that asks for parameters whose upload takes long does not have them sent twice.
+TEST_F(PjrtTest, ALongUploadIsDoneOnce) {
+  const auto accelerator = MakeAccelerator();
+  controls_->transfer_in_ns = DeviceParameters::kRetryNs * 5 / 4;
+  DeviceParameters parameters(accelerator, "model", kSixteenBytes);
+  EXPECT_NE(AwaitCopy(&parameters), nullptr);
+  controls_->transfer_in_ns = 0;
+  DeviceParameters behind(accelerator, "model", kSixteenBytes);
+  EXPECT_NE(AwaitCopy(&behind), nullptr) << "the queue has done all before it";
+  EXPECT_EQ(parameters.figures().upload_count, 1);
+  EXPECT_EQ(accelerator->memory().ChargedBytes("model"), (std::pair<int64_t, int64_t>(32, 0)));
+}
+
+TEST_F(PjrtTest, AnUploadThatFailsIsNotAskedForAgain) {
+  const auto accelerator = MakeAccelerator();
+  DeviceParameters parameters(accelerator, "model", kSixteenBytes);
+  EXPECT_TRUE(parameters.upload_error().ok());
+  controls_->fails_transfers = true;
+  while (parameters.upload_error().ok()) {
+    EXPECT_EQ(parameters.Pin(), nullptr);
+    base::SleepNs(100'000);
+  }
+  EXPECT_EQ(parameters.upload_error().code(), Code::kInternal);
+  controls_->fails_transfers = false;
+  EXPECT_EQ(parameters.Pin(), nullptr);
+  DeviceParameters behind(accelerator, "model", kSixteenBytes);
+  EXPECT_NE(AwaitCopy(&behind), nullptr);
+  EXPECT_EQ(parameters.figures().upload_count, 0);
+}
+
 // Large parameters are sent in parts, each after the one before has arrived.
 TEST_F(PjrtTest, ALargeUploadIsSentInParts) {
   const auto accelerator = MakeAccelerator();
