@@ -50,19 +50,20 @@ TableClaim::~TableClaim() {
   table_->state.contents = former_contents_;
 }
 
-const std::byte* TableClaim::EntryOf(const StoredTable& table, size_t index) const {
-  return table.slab->start() + LogOffset(bytes_) + index * EntryBytes();
-}
-
-std::byte* TableClaim::Entry(size_t index) {
-  return data() + LogOffset(bytes_) + index * EntryBytes();
+std::byte* TableClaim::EntryOf(const StoredTable& table, size_t index) const {
+  return table.slab->start() + LogOffset(bytes_) + index * EntryBytes(table.row_bytes);
 }
 
 void TableClaim::BeginOverwrite() {
   has_written_ = true;
+  BeginLog();
+}
+
+void TableClaim::BeginLog() {
   const size_t log_bytes = table_->slab->reserved_bytes() - LogOffset(bytes_);
   table_->row_bytes = row_bytes_;
-  table_->log_capacity = std::min(LogCapacity(bytes_, row_bytes_), log_bytes / EntryBytes());
+  table_->log_capacity =
+      std::min(LogCapacity(bytes_, row_bytes_), log_bytes / EntryBytes(row_bytes_));
   table_->log_count = 0;
 }
 
@@ -83,12 +84,12 @@ void TableClaim::UndoRows(size_t count) {
   const auto row_of = [&](size_t index) {
     int64_t id = 0;
     std::memcpy(&id, EntryOf(changed, index), sizeof(id));
-    return data() + static_cast<size_t>(id) * table_->row_bytes;
+    return data() + static_cast<size_t>(id) * changed.row_bytes;
   };
   for (; count > 0 && left > 0; --count) {
     const size_t last = --left;
     if (last >= kRowsAhead) __builtin_prefetch(row_of(last - kRowsAhead), 1);
-    std::memcpy(row_of(last), EntryOf(changed, last) + sizeof(int64_t), table_->row_bytes);
+    std::memcpy(row_of(last), EntryOf(changed, last) + sizeof(int64_t), changed.row_bytes);
   }
 }
 
@@ -126,7 +127,7 @@ base::StatusOr<std::unique_ptr<TableClaim>> TableStore::Claim(const TableWish& w
 }
 
 size_t TableStore::LogBytesMax(size_t bytes, size_t row_bytes) {
-  return LogCapacity(bytes, row_bytes) * (sizeof(int64_t) + row_bytes);
+  return LogCapacity(bytes, row_bytes) * TableClaim::EntryBytes(row_bytes);
 }
 
 bool TableStore::WouldShare(const TableWish& wish) const {

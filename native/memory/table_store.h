@@ -132,7 +132,8 @@ class TableClaim {
   void EndCopy();
   // The rows that are not undone yet.
   size_t changed_row_count() const { return copies() ? source_rows_left_ : table_->log_count; }
-  // Undoes the last `count` changes, or all that are left.
+  // Undoes the last `count` changes, or all that are left. The log may be of a load that read the
+  // same bytes as rows of another size.
   void UndoRows(size_t count);
   // Declares that the rows `ids` will be written, and keeps their bytes. Ids that are out of range
   // are left out, because no kernel writes to them. Returns false if the log has no room: Commit
@@ -159,9 +160,11 @@ class TableClaim {
   TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const TableWish& wish,
              size_t row_bytes);
 
-  const std::byte* EntryOf(const StoredTable& table, size_t index) const;
-  std::byte* Entry(size_t index);
-  size_t EntryBytes() const { return sizeof(int64_t) + table_->row_bytes; }
+  // Begins an empty log of the rows of this load.
+  void BeginLog();
+  // Gives the place of an entry in the log of `table`.
+  std::byte* EntryOf(const StoredTable& table, size_t index) const;
+  static size_t EntryBytes(size_t row_bytes) { return sizeof(int64_t) + row_bytes; }
 
   const std::shared_ptr<TableStore> store_;
   StoredTable* const table_;
@@ -240,6 +243,7 @@ template <typename Id>
 bool TableClaim::LogRows(const Id* ids, size_t count) {
   constexpr size_t kRowsAhead = 16;
   has_written_ = true;
+  if (table_->log_count == 0) BeginLog();
   for (size_t i = 0; i < count; ++i) {
     if (i + kRowsAhead < count) {
       const auto ahead = static_cast<uint64_t>(static_cast<int64_t>(ids[i + kRowsAhead]));
@@ -251,7 +255,7 @@ bool TableClaim::LogRows(const Id* ids, size_t count) {
       has_lost_contents_ = true;
       return false;
     }
-    std::byte* const entry = Entry(table_->log_count++);
+    std::byte* const entry = EntryOf(*table_, table_->log_count++);
     std::memcpy(entry, &id, sizeof(id));
     std::memcpy(entry + sizeof(id), data() + static_cast<size_t>(id) * table_->row_bytes,
                 table_->row_bytes);

@@ -41,6 +41,14 @@ struct Version {
   std::shared_ptr<const TableHold> hold;
 };
 
+// The rows of a file that lie at `data`.
+Version RowsOfFile(const std::string& contents, const std::byte* data) {
+  Version version;
+  for (size_t row = 0; row < kRowCount; ++row) version.expected.push_back(RowOfFile(contents, row));
+  version.data = data;
+  return version;
+}
+
 // A load of a version with one table.
 class Load {
  public:
@@ -72,12 +80,8 @@ class Load {
   }
   Version Finish() {
     claim_->Commit();
-    Version version;
-    for (size_t row = 0; row < kRowCount; ++row) {
-      version.expected.push_back(RowOfFile(contents_, row));
-    }
+    Version version = RowsOfFile(contents_, claim_->data());
     for (const auto& [row, value] : changed_) version.expected[row] = value;
-    version.data = claim_->data();
     version.hold = claim_->hold();
     claim_.reset();
     return version;
@@ -441,6 +445,47 @@ TEST_F(TableStoreTest, AnUnwrittenClaimOfOtherRowsChangesNothing) {
   next.Restore();
   ExpectIntact(next.Finish());
 }
+
+// The same bytes of a checkpoint, which another version reads as rows of another size.
+class OtherRowsTest : public TableStoreTest, public ::testing::WithParamInterface<size_t> {
+ protected:
+  std::unique_ptr<TableClaim> Claim() const {
+    return std::move(
+        store_->Claim({"m", "a", kTableBytes, /*is_written=*/true}, GetParam()).value());
+  }
+};
+
+TEST_P(OtherRowsTest, ACopyUndoesTheRowsOfItsSource) {
+  const Version first = Loaded("a", {1, 6, kRowCount - 1});
+  const auto claim = Claim();
+  ASSERT_TRUE(claim->copies());
+  claim->BeginOverwrite();
+  claim->Copy(0, kTableBytes);
+  claim->UndoRows(3);
+  claim->EndCopy();
+  ExpectIntact(RowsOfFile("a", claim->data()));
+  ExpectIntact(first);
+}
+
+TEST_P(OtherRowsTest, ARetiredCopyIsUndoneAndLogsTheNewRows) {
+  Loaded("a", {1, 6, kRowCount - 1});
+  auto claim = Claim();
+  ASSERT_EQ(claim->use(), TableUse::kUndo);
+  claim->UndoRows(3);
+  ExpectIntact(RowsOfFile("a", claim->data()));
+  const auto last = static_cast<int64_t>(kTableBytes / GetParam()) - 1;
+  EXPECT_TRUE(claim->LogRows(&last, 1));
+  EXPECT_EQ(claim->changed_row_count(), 1);
+  std::memset(claim->data() + kTableBytes - GetParam(), 9, GetParam());
+  claim->Commit();
+  claim.reset();
+  claim = Claim();
+  ASSERT_EQ(claim->use(), TableUse::kUndo);
+  claim->UndoRows(1);
+  ExpectIntact(RowsOfFile("a", claim->data()));
+}
+
+INSTANTIATE_TEST_SUITE_P(RowBytes, OtherRowsTest, ::testing::Values(kRowBytes / 2, 2 * kRowBytes));
 
 TEST_F(TableStoreTest, MemoryOfOtherRowsIsOverwritten) {
   Loaded("a", {1});
