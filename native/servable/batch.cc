@@ -129,6 +129,8 @@ int64_t Batch::LastDeadlineNs() const {
 }
 
 // One request may have failed all of its batch, so each then runs alone and gets its own result.
+// An overloaded accelerator refuses the runs of a batch as too late, and single runs would only add
+// to the load.
 void Batch::RunJoinedOrEach(int64_t begin_ns) {
   const bool is_padded = runner_.settings().PaddedRows(formed_.rows) > formed_.rows;
   if (!has_rows_ || (members_.runs.size() == 1 && !is_padded)) return RunEach();
@@ -137,9 +139,19 @@ void Batch::RunJoinedOrEach(int64_t begin_ns) {
   const int64_t end_ns = base::MonotonicNs();
   EnterAll(metrics::Phase::kBatch, end_ns);
   if (joined.ok()) return RecordRun(begin_ns, end_ns);
+  if (IsTooLateForAll(joined)) {
+    for (const BatchMember& member : members_.runs) member.run->status = joined;
+    return;
+  }
   runner_.signature().statistics.RecordFailedBatch();
   runner_.RefuseWriting(joined);
   RunEach();
+}
+
+bool Batch::IsTooLateForAll(const Status& joined) const {
+  // A run without a deadline ends so only by an op of the model.
+  return joined.code() == Code::kDeadlineExceeded &&
+         LastDeadlineNs() != tensor::RunContext::kNoDeadline;
 }
 
 void Batch::EnterAll(metrics::Phase phase, int64_t now_ns) const {

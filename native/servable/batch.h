@@ -22,7 +22,8 @@ namespace millpond::servable {
 // - A large request runs by itself, in pieces (PiecewiseRun).
 // - A batch of several requests ends before it changes a variable. The requests then run one by
 //   one, and the signature is turned off.
-// - If a batch fails, its requests run one by one, and each gets its own result.
+// - If a batch fails, its requests run one by one, and each gets its own result. But if it ends by
+//   its deadline, all requests do, because it has the last deadline of all.
 // - If an output does not have the batch's rows, the requests run one by one, and the signature is
 //   turned off. The same holds if an answer differs from that of a single run (BatchCheck).
 // - A request whose inputs do not have the shapes that the signature names runs alone, because the
@@ -59,6 +60,8 @@ class Batch {
   // false if none is left.
   bool LeaveOutUnwanted(int64_t now_ns);
   void RunJoinedOrEach(int64_t begin_ns);
+  // True if a joined run that ended so leaves no request the time for a run by itself.
+  bool IsTooLateForAll(const base::Status& joined) const;
   base::Status RunJoined();
   void Divide(const RunResults& results) const;
   void EnterAll(metrics::Phase phase, int64_t now_ns) const;

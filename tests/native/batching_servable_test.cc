@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -840,6 +841,38 @@ TEST_F(BatchingServableTest, BadRequestFailsAloneAndTheOthersGetTheirRows) {
   EXPECT_EQ(Batching().figures.failed_batch_count, 1);
   EXPECT_TRUE(Batching().is_on);
   ExpectRuns({/*runs=*/3, /*requests=*/3, /*rows=*/3});
+}
+
+// As on an accelerator that is busy beyond the deadlines.
+TEST_F(BatchingServableTest, BatchThatIsTooLateEndsAllItsRequests) {
+  watch_ = [](const RowRun&) { return Status(Code::kDeadlineExceeded, "the turn is too late"); };
+  Request a = RequestOf({1});
+  a.context.deadline_ns = base::MonotonicNs() + 60'000'000'000;
+  Request b = RequestOf({2, 3});
+  b.context.deadline_ns = a.context.deadline_ns + 1;
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{3}));
+  for (const Request* request : {&a, &b}) {
+    EXPECT_EQ(request->status.code(), Code::kDeadlineExceeded);
+    EXPECT_EQ(request->status.message(), "the turn is too late");
+  }
+  EXPECT_EQ(Batching().figures.failed_batch_count, 0);
+  EXPECT_TRUE(Batching().is_on);
+}
+
+// No deadline of a request ended the run, so an op of the model did, for one of them.
+TEST_F(BatchingServableTest, ModelThatRunsOutOfTimeFailsOneRequest) {
+  watch_ = [](const RowRun& run) {
+    const bool is_slow = std::count(run.values.begin(), run.values.end(), 2) > 0;
+    return is_slow ? Status(Code::kDeadlineExceeded, "no answer of a queue") : Status();
+  };
+  Request a = RequestOf({1});
+  Request b = RequestOf({2});
+  AnswerAll({&a, &b});
+  EXPECT_EQ(inner_->run_rows(), (Values{2, 1, 1}));
+  ExpectOwnRows(a);
+  EXPECT_EQ(b.status.code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(Batching().figures.failed_batch_count, 1);
 }
 
 TEST_F(BatchingServableTest, OutputWithoutTheRowsTurnsBatchingOff) {
