@@ -194,8 +194,8 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
   }
   OneRun run(*this, copy, rows, size);
   MILLPOND_RETURN_IF_ERROR(
-      counts_.TakesTimes() ? run.RunTimed(*program.executable, inputs, outputs, wait_ns, &counts_)
-                           : run.Run(*program.executable, inputs, outputs));
+      counts_.BeginRun() ? run.RunTimed(*program.executable, inputs, outputs, wait_ns, &counts_)
+                         : run.Run(*program.executable, inputs, outputs));
   const int64_t took_ns = turn.value().End();
   // If two runs end at once, one of them may be left out.
   program.cost_ns->store(cost_ns == 0 ? took_ns : cost_ns + (took_ns - cost_ns) / kCostRuns,

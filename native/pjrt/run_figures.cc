@@ -13,7 +13,7 @@ void RunCounts::CountRun(int64_t size, int64_t rows) {
   counts.rows.fetch_add(rows, std::memory_order_relaxed);
 }
 
-bool RunCounts::TakesTimes() {
+bool RunCounts::BeginRun() {
   const int64_t index = begun_runs_.fetch_add(1, std::memory_order_relaxed);
   return index < kTimedFirst || index % kTimedOneOf == 0;
 }

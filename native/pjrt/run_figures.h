@@ -52,8 +52,8 @@ class RunCounts {
   void AddSize(int64_t rows);
   // Counts a run of the program of `size` rows that was asked for `rows`.
   void CountRun(int64_t size, int64_t rows);
-  // Returns true if the stages of the next run are to be timed.
-  bool TakesTimes();
+  // Counts a run that begins. Returns true if its stages are to be timed.
+  bool BeginRun();
   void AddTimes(const std::array<int64_t, kRunStageCount>& stage_ns);
   void CountCpuRun(CpuReason reason) {
     cpu_runs_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);

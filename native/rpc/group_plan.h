@@ -15,7 +15,7 @@ struct GroupPlan {
 
 // Groups `thread_count` threads over `nodes`: the cores of each NUMA node that the process may use.
 // Up to 16 cores of a node have one group, because they share few enough counts and locks. More are
-// cut into even groups of 9 to 12 cores. With `forced_count` there are so many groups, but at least
+// cut into even groups of 8 to 12 cores. With `forced_count` there are so many groups, but at least
 // one for each node. No group is without a thread. Pure.
 std::vector<GroupPlan> PlanGroups(const std::vector<std::vector<int>>& nodes, size_t thread_count,
                                   size_t forced_count = 0);

@@ -62,8 +62,8 @@ struct ThreadGroup {
 // Thread: request threads and the watchdog, at once.
 class ThreadGroups {
  public:
-  // A queue refuses no request as too late while all together hold fewer than `short_count`.
-  // Borrows `batches`.
+  // A queue refuses no request as too late while it holds fewer than its even share of
+  // `short_count`, whatever the other queues hold. Borrows `batches`.
   ThreadGroups(std::vector<GroupPlan> plans, const servable::BatchRegistry& batches,
                size_t short_count);
 
