@@ -6,7 +6,7 @@ each machine with such a GPU has. So it needs no package.
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ _LIBRARY = "libnvidia-ml.so.1"
 _TEMPERATURE_OF_GPU = 0
 _JOULES_PER_MILLIJOULE = 1e-3
 _PERCENT = 100
+_UUID_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,10 @@ class Nvml:
     """NVML for one GPU. One thread at a time."""
 
     def __init__(self, library: Any, device: str) -> None:
-        """Finds the GPU that `device` names: an index, or the begin of a UUID. Raises OSError without it."""
+        """Finds the GPU that `device` names: an index, or a UUID, of which CUDA takes the first part too.
+
+        Raises OSError without it, or if several GPUs' UUIDs begin so.
+        """
         self._library = library
         self._handle = ctypes.c_void_p()
         _check("nvmlInit_v2", library.nvmlInit_v2())
@@ -55,8 +59,26 @@ class Nvml:
         if device.isascii() and device.isdigit():
             found = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(device)), handle)
         else:
-            found = library.nvmlDeviceGetHandleByUUID(device.encode(), handle)
+            found = library.nvmlDeviceGetHandleByUUID(self._whole_uuid(device), handle)
         _check(f"the GPU {device!r}", found)
+
+    def _whole_uuid(self, start: str) -> bytes:
+        """The UUID of the only GPU whose UUID begins with `start`, because NVML takes whole ones. Else `start`."""
+        prefix = start.encode()
+        matching = [uuid for uuid in self._uuids() if uuid.startswith(prefix)]
+        return matching[0] if len(matching) == 1 else prefix
+
+    def _uuids(self) -> Iterator[bytes]:
+        """The UUIDs of all GPUs that the process may read."""
+        library, count = self._library, ctypes.c_uint()
+        _check("nvmlDeviceGetCount_v2", library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
+        for index in range(count.value):
+            gpu, text = ctypes.c_void_p(), ctypes.create_string_buffer(_UUID_BYTES)
+            # A GPU that this user may not read is no error, unless it is the one that is meant.
+            if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(gpu)) != 0:
+                continue
+            if library.nvmlDeviceGetUUID(gpu, text, ctypes.c_uint(_UUID_BYTES)) == 0:
+                yield text.value
 
     def read(self) -> GpuFigures:
         """Reads all sensors, which takes about a millisecond."""

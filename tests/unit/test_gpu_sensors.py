@@ -18,6 +18,7 @@ from serving.monitoring.gpu_sensors import (
 from tests.unit.fakes.clocks import FakeClock
 
 NOT_SUPPORTED = 3
+UUIDS = (b"GPU-5f00-11", b"GPU-5e00-22")
 
 
 @dataclass
@@ -32,14 +33,22 @@ class FakeNvml:
         return self._code("nvmlInit_v2")
 
     def nvmlDeviceGetHandleByIndex_v2(self, index: ctypes.c_uint, handle: Any) -> int:  # noqa: N802
-        del handle
-        self.chosen = index.value
-        return 0 if index.value < 2 else 2
+        self.chosen = handle._obj.value = index.value
+        return 0 if index.value < len(UUIDS) else 2
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = len(UUIDS)
+        return self._code("nvmlDeviceGetCount_v2")
+
+    def nvmlDeviceGetUUID(self, handle: Any, text: Any, size: ctypes.c_uint) -> int:  # noqa: N802
+        assert size.value >= len(text)
+        text.value = UUIDS[handle.value or 0]
+        return self._code("nvmlDeviceGetUUID")
 
     def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:  # noqa: N802
         del handle
         self.chosen = uuid
-        return 0
+        return 0 if uuid in UUIDS else 6
 
     def nvmlDeviceGetUtilizationRates(self, handle: Any, target: Any) -> int:  # noqa: N802
         del handle
@@ -79,7 +88,9 @@ def test_the_first_visible_gpu_is_meant(visible: str | None, device: str) -> Non
     assert visible_device(visible) == device
 
 
-@pytest.mark.parametrize(("device", "chosen"), [("1", 1), ("GPU-5f", b"GPU-5f")])
+@pytest.mark.parametrize(
+    ("device", "chosen"), [("1", 1), (UUIDS[1].decode(), UUIDS[1]), ("GPU-5f", UUIDS[0])]
+)
 def test_a_gpu_is_found_by_index_or_uuid(device: str, chosen: object) -> None:
     library = FakeNvml()
     Nvml(library, device)
@@ -87,7 +98,13 @@ def test_a_gpu_is_found_by_index_or_uuid(device: str, chosen: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "device"), [(FakeNvml(), "7"), (FakeNvml(missing={"nvmlInit_v2"}), "0")]
+    ("library", "device"),
+    [
+        (FakeNvml(), "7"),
+        (FakeNvml(), "GPU-5"),
+        (FakeNvml(), "GPU-7"),
+        (FakeNvml(missing={"nvmlInit_v2"}), "0"),
+    ],
 )
 def test_a_gpu_that_is_not_there_raises(library: FakeNvml, device: str) -> None:
     with pytest.raises(OSError, match="failed with NVML's error"):
