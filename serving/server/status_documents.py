@@ -176,6 +176,10 @@ class StatusDocuments:
             },
         )
 
+    # The monitor calls this class before the health of the server follows the same change, and each brings its
+    # own push. So when the last model comes, `/readyz` shows it ready beside 503 until the second push: a
+    # probe is told too late that the server is ready, and never too early. When a model goes, the first push
+    # shows it gone beside the status before.
     def _server_readiness(self) -> Document:
         server = self._health.server
         reason = server_reason(
