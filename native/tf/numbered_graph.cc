@@ -278,7 +278,7 @@ std::string NumberedGraph::WhyNotOnDevice(const Node& node, const XlaCapability&
   return CheckIndices(number);
 }
 
-std::string NumberedGraph::WhyNotSecondOperand(int number) const {
+std::string NumberedGraph::WhyNotSecondOperand(int number) {
   const IntegerRange second = Range(InputOf(number, 1), kRangeDepthMax);
   const bool is_exponent = nodes_[number]->type_string() == "Pow";
   const bool is_right = second.least > 0 || (is_exponent ? second.least == 0 : second.largest < 0);
@@ -349,13 +349,17 @@ NodeOutput NumberedGraph::InputOf(int number, int input) const {
   return {numbers_.at(edge->src()), edge->src_output()};
 }
 
-IntegerRange NumberedGraph::Range(const NodeOutput& tensor, int depth) const {
+IntegerRange NumberedGraph::Range(const NodeOutput& tensor, int depth) {
   const IntegerRange known = RangeOf(value(tensor));
   if (known.IsBounded() || depth == 0 || tensor.output != 0) return known;
-  return RangeOf(
+  const auto asked = ranges_.find({tensor, depth});
+  if (asked != ranges_.end()) return asked->second;
+  const IntegerRange range = RangeOf(
       *nodes_[tensor.node],
       [&](int input) { return Range(InputOf(tensor.node, input), depth - 1); },
       [&](int input) -> const RowValue& { return InputValue(tensor.node, input); });
+  ranges_.emplace(std::pair(tensor, depth), range);
+  return range;
 }
 
 }  // namespace millpond::tf

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "native/base/status.h"
@@ -99,7 +101,7 @@ class NumberedGraph {
   // Returns why a node must stay on the host, "" if it need not.
   std::string WhyNotOnDevice(const tensorflow::Node& node, const XlaCapability& capability);
 
-  std::string WhyNotSecondOperand(int number) const;
+  std::string WhyNotSecondOperand(int number);
 
   // Returns the node that makes the handle of the variable that a tensor is, or has the value of.
   std::optional<int> HandleBehind(NodeOutput tensor) const;
@@ -119,7 +121,8 @@ class NumberedGraph {
   NodeOutput InputOf(int number, int input) const;
   const RowValue& InputValue(int number, int input) const { return value(InputOf(number, input)); }
 
-  IntegerRange Range(const NodeOutput& tensor, int depth) const;
+  // Returns the integers that a tensor may have, from the `depth` nodes before it at most.
+  IntegerRange Range(const NodeOutput& tensor, int depth);
 
   const FlatSignature& flat_;
   const tensor::Signature& signature_;
@@ -134,6 +137,8 @@ class NumberedGraph {
   std::vector<std::string> reasons_;
   std::vector<std::optional<IndexCheck>> index_checks_;
   std::vector<CutNode> cut_nodes_;
+  // Ranges by tensor and depth. Many paths may lead to a tensor, and each is asked once.
+  std::map<std::pair<NodeOutput, int>, IntegerRange> ranges_;
 };
 
 }  // namespace millpond::tf

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -73,12 +74,19 @@ void AddIntegers(const std::string& name, DataType dtype, const Dims& dims, cons
   value.set_dtype(dtype);
   for (const int64_t size : dims) value.mutable_tensor_shape()->add_dim()->set_size(size);
   for (const int64_t integer : integers) {
-    if (dtype == tensorflow::DT_INT32) {
-      value.add_int_val(static_cast<int32_t>(integer));
-    } else {
+    // A TensorProto has the integers of all smaller types in one field.
+    if (dtype == tensorflow::DT_INT64) {
       value.add_int64_val(integer);
+    } else {
+      value.add_int_val(static_cast<int32_t>(integer));
     }
   }
+}
+
+int64_t LargestOf(DataType dtype) {
+  if (dtype == tensorflow::DT_INT16) return std::numeric_limits<int16_t>::max();
+  if (dtype == tensorflow::DT_INT32) return std::numeric_limits<int32_t>::max();
+  return std::numeric_limits<int64_t>::max();
 }
 
 void AddPlaceholder(const std::string& name, DataType dtype, GraphDef* graph) {
@@ -298,10 +306,12 @@ class PartsMaker {
     Dims axes;
     for (int64_t axis = 1; axis < rank; ++axis) axes.push_back(axis);
     const bool is_tuple = check.sizes.size() > 1;
+    // A size beyond the indices' type bounds none of them but its largest, which the CPU looks up.
+    Dims sizes;
+    for (const int64_t size : check.sizes) sizes.push_back(std::min(size, LargestOf(dtype)));
     AddIntegers(name + "/zero", dtype, {}, {0}, device);
     AddIntegers(name + "/sizes", dtype,
-                is_tuple ? Dims{static_cast<int64_t>(check.sizes.size())} : Dims(), check.sizes,
-                device);
+                is_tuple ? Dims{static_cast<int64_t>(sizes.size())} : Dims(), sizes, device);
     AddIntegers(name + "/axes", tensorflow::DT_INT32, {rank - 1}, axes, device);
     AddPair(name + "/at_least", "GreaterEqual", dtype, indices, name + "/zero", device);
     AddPair(name + "/below", "Less", dtype, indices, name + "/sizes", device);

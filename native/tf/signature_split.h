@@ -74,8 +74,8 @@ struct SignatureSplit {
 };
 
 // Splits a signature of a model. `prefix` begins the names of the nodes that the host part adds.
-// Returns UNIMPLEMENTED if there
-// is no device part, with the node that is in its way. Cost: about 20 us a node.
+// Returns UNIMPLEMENTED if there is no device part, with the node that is in its way. Cost: about
+// 20 us a node.
 base::StatusOr<SignatureSplit> SplitSignature(const tensorflow::MetaGraphDef& meta_graph,
                                               const tensor::Signature& signature,
                                               const std::string& prefix, const SplitLimits& limits);

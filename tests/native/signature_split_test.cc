@@ -207,6 +207,32 @@ TEST(SignatureSplit, IdsThatNothingBoundsAreChecked) {
   EXPECT_EQ(program.value().output_dims, (std::vector<std::vector<int64_t>>{{4, 2, 3}, {4}}));
 }
 
+TEST(SignatureSplit, ShortIdsAreCheckedWithTheSizesOfTheTable) {
+  SavedModelFiles files = LookUpModel(/*is_bounded=*/false);
+  for (NodeDef& node : *files.meta_graph().mutable_graph_def()->mutable_node()) {
+    if (node.name() == "id") (*node.mutable_attr())["dtype"].set_type(tensorflow::DT_INT16);
+    if (node.name() == "y") (*node.mutable_attr())["Tindices"].set_type(tensorflow::DT_INT16);
+  }
+  auto& graph = *files.meta_graph().mutable_graph_def();
+  for (int i = graph.node_size() - 1; i >= 0; --i) {
+    if (graph.node(i).name() == "remainder") graph.mutable_node()->DeleteSubrange(i, 1);
+  }
+  auto& signature = (*files.meta_graph().mutable_signature_def())["serving_default"];
+  signature.mutable_inputs()->at("id").set_dtype(tensorflow::DT_INT16);
+  const auto split = Split(files);
+  ASSERT_TRUE(split.ok()) << split.status().message();
+  ASSERT_TRUE(split.value().has_index_check);
+  int size_count = 0;
+  for (const NodeDef& node : split.value().device_graph->graph_def().node()) {
+    if (node.name().find("/sizes") == std::string::npos) continue;
+    tensorflow::Tensor sizes;
+    ASSERT_TRUE(sizes.FromProto(node.attr().at("value").tensor()));
+    EXPECT_EQ(sizes.scalar<int16_t>()(), 5);
+    ++size_count;
+  }
+  EXPECT_EQ(size_count, 1);
+}
+
 TEST(SignatureSplit, IdsThatARemainderBoundsAreNotChecked) {
   SavedModelFiles files = LookUpModel(/*is_bounded=*/true);
   const auto split = Split(files);
