@@ -44,7 +44,7 @@ base::StatusOr<std::shared_ptr<Accelerator>> Accelerator::Make(const Plugin& plu
   create.num_options = client_options.size();
   MILLPOND_RETURN_IF_PJRT_ERROR(api, api->PJRT_Client_Create(&create),
                                 "making a client of " + plugin.description());
-  std::shared_ptr<Accelerator> accelerator(new Accelerator(plugin, create.client, options.idle_ns));
+  std::shared_ptr<Accelerator> accelerator(new Accelerator(plugin, create.client, options));
   MILLPOND_RETURN_IF_ERROR(accelerator->FindDevice());
   const base::StatusOr<AcceleratorMemory> memory = accelerator->Memory();
   if (memory.ok() && memory.value().limit_bytes > 0) {

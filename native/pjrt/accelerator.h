@@ -21,6 +21,8 @@ struct AcceleratorOptions {
   float memory_fraction = 0.9F;
   // A version's parameters that no run has used for this long may be dropped for another version's.
   int64_t idle_ns = DeviceMemory::kIdleNs;
+  // The most that a run waits for its turn.
+  int64_t wait_ns_max = DeviceTurns::kWaitNsMax;
 };
 
 // The memory of an accelerator, as its client counts it.
@@ -68,11 +70,12 @@ class Accelerator {
   const Api& api() const { return api_; }
 
  private:
-  Accelerator(const Plugin& plugin, PJRT_Client* client, int64_t idle_ns)
+  Accelerator(const Plugin& plugin, PJRT_Client* client, const AcceleratorOptions& options)
       : api_(plugin.api()),
         client_(client),
         description_(plugin.description()),
-        memory_(DeviceMemory::kUnlimited, idle_ns) {}
+        memory_(DeviceMemory::kUnlimited, options.idle_ns),
+        turns_(options.wait_ns_max) {}
   base::Status FindDevice();
 
   const Api api_;

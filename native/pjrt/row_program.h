@@ -45,9 +45,9 @@ class RowProgram {
 
   // Computes `rows` rows, 1 or more, with `copy` of parameters(). `inputs` and `outputs` are the
   // elements of the first row of each; all rows of a tensor follow it. Waits for the model's turn.
-  // Returns DEADLINE_EXCEEDED if that cannot come early enough, RESOURCE_EXHAUSTED if the run would
-  // take more memory than its model may have now, and the accelerator's error; `outputs` are
-  // undefined then.
+  // Returns DEADLINE_EXCEEDED if that cannot come early enough, ABORTED if other runs came first
+  // for too long, RESOURCE_EXHAUSTED if the run would take more memory than its model may have now,
+  // and the accelerator's error; `outputs` are undefined then.
   base::Status Run(const ParameterCopy& copy, int64_t rows, const std::vector<const char*>& inputs,
                    const std::vector<char*>& outputs,
                    int64_t deadline_ns = DeviceTurns::kNoDeadline) const;

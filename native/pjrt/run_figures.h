@@ -17,13 +17,16 @@ inline constexpr size_t kRunStageCount = 4;
 
 // The reasons why a run is computed on the CPU although its signature has programs.
 enum class CpuReason {
-  kShape,   // the request has not the shapes of the signature
-  kMemory,  // the accelerator has no memory left for the run
-  kFailed,  // the run failed there, and the signature was given up with it
-  kLost,    // the signature was given up before
-  kAway,    // the parameters are not there now, and are asked for
+  kShape,    // the request has not the shapes of the signature
+  kMemory,   // the accelerator has no memory left for the run
+  kFailed,   // the run failed there, and the signature was given up with it
+  kLost,     // the signature was given up before
+  kAway,     // the parameters are not there now, and are asked for
+  kWaited,   // the runs of other models came first for too long
+  kGaveWay,  // the thread gives way (native/base/giving_way.h), so it must hold up no other run
+  kRefused,  // a check of the request failed: in its part on the CPU, or of its indices
 };
-inline constexpr size_t kCpuReasonCount = 5;
+inline constexpr size_t kCpuReasonCount = 8;
 
 // The runs of one signature since its load.
 struct RunFigures {

@@ -212,7 +212,8 @@ static_assert(EnumNames<pjrt::RunStage>::kNames.size() == pjrt::kRunStageCount);
 template <>
 struct EnumNames<pjrt::CpuReason> {
   static constexpr char kName[] = "CPU_REASONS";
-  static constexpr std::array kNames = {"shape", "memory", "failed", "lost", "away"};
+  static constexpr std::array kNames = {"shape", "memory", "failed",   "lost",
+                                        "away",  "waited", "gave_way", "refused"};
 };
 static_assert(EnumNames<pjrt::CpuReason>::kNames.size() == pjrt::kCpuReasonCount);
 

@@ -129,7 +129,7 @@ void RequestThreads::Serve(Thread* self) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Pin(self);
   }
-  const base::GivingWayScope giving_way(&self->gives_way);
+  const base::GivingWayScope giving_way(&self->gives_way, &self->lowering_mutex);
   self->id = base::CurrentThreadId();
   self->looked_ns = self->now_ns = base::MonotonicNs();
   while (!is_stopping_.load(std::memory_order_relaxed)) {
@@ -415,7 +415,9 @@ void RequestThreads::LookForGreed(Thread* thread, int64_t now_ns) {
   const pthread_t handle = thread->thread.native_handle();
   thread->is_greedy = thread->long_run.IsGreedy(thread->busy_since_ns, base::ThreadCpuNs(handle));
   if (!MustGiveWay(thread->is_greedy, modest_ns_, now_ns)) return;
-  if (!base::LowerThread(handle).ok()) return;
+  // A thread that others wait for is looked at again, when they do not.
+  const std::unique_lock<std::mutex> lowering(thread->lowering_mutex, std::try_to_lock);
+  if (!lowering || !base::LowerThread(handle).ok()) return;
   thread->gives_way = true;
   if (is_pinned_) Pin(thread);
 }

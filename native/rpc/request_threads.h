@@ -68,6 +68,8 @@ class EventSource {
 // at any instruction. So it takes no lock that other threads wait for but those that its run and
 // its answer need: of its connection (microseconds, once), of malloc's arena (its own from then on,
 // tf/core_share.h). If a thread waits for one of these, it leaves its core to the lowered thread.
+// It takes no turn of an accelerator: the CPU answers its request. A thread that has such a turn,
+// or waits for one, is lowered after it (base::KeptPriority).
 //
 // Thread: the control plane calls Start, PinToCores, Stop and Join, one at a time. Any thread may
 // call awaiting and refused_count.
@@ -163,6 +165,7 @@ class RequestThreads final {
     std::atomic<int64_t> busy_since_ns{0};          // 0: runs no request
     std::atomic<int64_t> modest_ns{INT64_MIN / 2};  // when its last run ended that was not greedy
     std::atomic<bool> gives_way{false};             // has a lower priority, and ends after its run
+    std::mutex lowering_mutex;  // held to lower the thread, or by its run to forbid that
     std::atomic<bool> has_ended{false};
     LongRun long_run;                    // only the watchdog uses it
     std::mutex call_mutex;               // held to change or read what follows

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "native/base/giving_way.h"
 #include "native/tf/buffer_type.h"
 #include "native/tf/device_worth.h"
 #include "native/tf/resource_reads.h"
@@ -313,29 +314,66 @@ Status AcceleratedRunner::Run(const tensor::OutputSet& outputs, const tensor::Te
   return host_->Run(outputs, inputs, result);
 }
 
+bool AcceleratedRunner::MayRun(std::optional<int64_t> rows) const {
+  std::optional<pjrt::CpuReason> reason;
+  if (rows && !HasProgramFor(*rows)) {
+    reason = pjrt::CpuReason::kShape;
+  } else if (const base::KeptPriority kept; !kept) {
+    reason = pjrt::CpuReason::kGaveWay;
+  } else {
+    Copy copy;
+    reason = PinCopy(&copy);
+  }
+  if (reason) program_.counts().CountCpuRun(*reason);
+  return !reason;
+}
+
+bool AcceleratedRunner::HasProgramFor(int64_t rows) const {
+  return rows > 0 && (!needs_exact_rows_ || program_.HasSize(rows));
+}
+
+// Takes the parameters, or returns the reason why they are not there.
+std::optional<pjrt::CpuReason> AcceleratedRunner::PinCopy(Copy* copy) const {
+  if (is_lost_.load(std::memory_order_relaxed)) return pjrt::CpuReason::kLost;
+  *copy = program_.parameters().Pin();
+  if (*copy != nullptr) return {};
+  const Status uploaded = program_.parameters().upload_error();
+  if (uploaded.ok()) return pjrt::CpuReason::kAway;
+  GiveUp(uploaded);
+  return pjrt::CpuReason::kLost;
+}
+
+void AcceleratedRunner::GiveUp(const Status& error) const {
+  if (is_lost_.exchange(true)) return;
+  LOG(ERROR) << "accelerator_lost: signature '" << signature_.name
+             << "' runs on the CPU from now on: " << error.message();
+}
+
 // Runs there, or returns the reason why the CPU has to. Its only error is DEADLINE_EXCEEDED.
 StatusOr<std::optional<pjrt::CpuReason>> AcceleratedRunner::TryThere(
     const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
     tensor::TensorList* result) const {
   const std::optional<int64_t> rows = RowsOf(inputs);
-  if (!rows || (needs_exact_rows_ && !program_.HasSize(*rows))) {
-    return std::optional(pjrt::CpuReason::kShape);
-  }
-  if (is_lost_.load(std::memory_order_relaxed)) return std::optional(pjrt::CpuReason::kLost);
-  const auto copy = program_.parameters().Pin();
-  if (copy == nullptr) return std::optional(pjrt::CpuReason::kAway);
+  if (!rows || !HasProgramFor(*rows)) return std::optional(pjrt::CpuReason::kShape);
+  // All other runs would wait for a thread that has a turn and no core.
+  const base::KeptPriority kept;
+  if (!kept) return std::optional(pjrt::CpuReason::kGaveWay);
+  Copy copy;
+  if (const auto reason = PinCopy(&copy)) return reason;
   const Status ran = RunThere(*copy, *rows, outputs, inputs, result);
-  if (ran.ok()) return std::optional<pjrt::CpuReason>();
-  if (ran.code() == base::Code::kDeadlineExceeded) return ran;
-  // Memory comes back when other runs end; all else is taken for the loss of the accelerator.
-  if (ran.code() == base::Code::kResourceExhausted) {
-    return std::optional(pjrt::CpuReason::kMemory);
+  switch (ran.code()) {
+    case base::Code::kOk:
+      return std::optional<pjrt::CpuReason>();
+    case base::Code::kDeadlineExceeded:
+      return ran;
+    case base::Code::kResourceExhausted:  // memory comes back when other runs end
+      return std::optional(pjrt::CpuReason::kMemory);
+    case base::Code::kAborted:
+      return std::optional(pjrt::CpuReason::kWaited);
+    default:  // taken for the loss of the accelerator
+      GiveUp(ran);
+      return std::optional(pjrt::CpuReason::kFailed);
   }
-  if (!is_lost_.exchange(true)) {
-    LOG(ERROR) << "accelerator_lost: signature '" << signature_.name
-               << "' runs on the CPU from now on: " << ran.message();
-  }
-  return std::optional(pjrt::CpuReason::kFailed);
 }
 
 // Returns the rows of a request, or nothing if it has none, or not the shapes of the signature.

@@ -19,6 +19,7 @@
 #include "native/tf/host_tables.h"
 #include "native/tf/signature_runner.h"
 #include "native/tf/signature_split.h"
+#include "native/tf/split_runner.h"
 
 namespace tensorflow {
 class MetaGraphDef;
@@ -94,8 +95,9 @@ class AcceleratedPrograms {
 
 // Runs a signature on an accelerator. A request that has not the shapes of the signature runs on
 // the CPU, which gives its error. So does each request after the accelerator has failed: it may be
-// gone, and the server must answer. So do requests while the parameters are not there.
-class AcceleratedRunner final : public SignatureRunner {
+// gone, and the server must answer. So do requests while the parameters are not there, requests of
+// threads that give way, and requests that have waited for long while others ran.
+class AcceleratedRunner final : public DeviceRunner {
  public:
   // Borrows `program` and `signature`. With `needs_exact_rows` only requests that fill a program
   // run there.
@@ -112,8 +114,15 @@ class AcceleratedRunner final : public SignatureRunner {
   }
   base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
                    tensor::TensorList* result) const override;
+  bool MayRun(std::optional<int64_t> rows) const override;
+  void CountRefused() const override { program_.counts().CountCpuRun(pjrt::CpuReason::kRefused); }
 
  private:
+  using Copy = std::shared_ptr<const pjrt::ParameterCopy>;
+
+  bool HasProgramFor(int64_t rows) const;
+  std::optional<pjrt::CpuReason> PinCopy(Copy* copy) const;
+  void GiveUp(const base::Status& error) const;
   base::StatusOr<std::optional<pjrt::CpuReason>> TryThere(const tensor::OutputSet& outputs,
                                                           const tensor::TensorList& inputs,
                                                           tensor::TensorList* result) const;

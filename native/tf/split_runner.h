@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "native/tf/signature_runner.h"
@@ -8,14 +10,25 @@
 
 namespace millpond::tf {
 
+// Runs a device part.
+class DeviceRunner : public SignatureRunner {
+ public:
+  // Returns false if a run of `rows` rows cannot be there now, which is counted. Nothing for rows
+  // that are not known yet. A run may fail all the same.
+  virtual bool MayRun(std::optional<int64_t> rows) const = 0;
+  // Counts a request that the CPU has to run because a check of it failed.
+  virtual void CountRefused() const = 0;
+};
+
 // Runs a signature in two parts: the host part, and then the device part with what crosses. If a
-// part fails, the CPU runs the whole signature, so that the answer is the CPU's, or its error.
+// part fails, the CPU runs the whole signature, so that the answer is the CPU's, or its error. It
+// does so at once if the device cannot take the run.
 class SplitRunner final : public SignatureRunner {
  public:
   // `whole` runs the signature on the CPU, `host` the host part (null if it has none), and `device`
   // the device part. Borrows `split`.
   SplitRunner(std::unique_ptr<SignatureRunner> whole, std::unique_ptr<SignatureRunner> host,
-              std::unique_ptr<SignatureRunner> device, const SignatureSplit& split)
+              std::unique_ptr<DeviceRunner> device, const SignatureSplit& split)
       : whole_(std::move(whole)),
         host_(std::move(host)),
         device_(std::move(device)),
@@ -31,10 +44,12 @@ class SplitRunner final : public SignatureRunner {
  private:
   base::Status RunParts(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
                         tensor::TensorList* result) const;
+  std::optional<int64_t> RowsOf(const tensor::TensorList& inputs) const;
+  base::Status Refuse(base::Status status) const;
 
   const std::unique_ptr<SignatureRunner> whole_;
   const std::unique_ptr<SignatureRunner> host_;
-  const std::unique_ptr<SignatureRunner> device_;
+  const std::unique_ptr<DeviceRunner> device_;
   const SignatureSplit& split_;
 };
 

@@ -123,10 +123,11 @@ class SignatureBatching:
 RUN_STAGES = ("wait", "transfer_in", "run", "transfer_out")
 """The stages of a run on an accelerator, in their order."""
 
-CPU_REASONS = ("shape", "memory", "failed", "lost", "away")
+CPU_REASONS = ("shape", "memory", "failed", "lost", "away", "waited", "gave_way", "refused")
 """The reasons for a run on the CPU although the signature has programs for the accelerator: the request's
 shapes are not the signature's; the accelerator is full; the run failed there, which gives the signature up; it
-was given up before; the parameters are not there, and are asked for.
+was given up before; the parameters are not there, and are asked for; other runs came first for 10 s; the
+thread gives way to others; the part on the CPU failed the request, or an index was wrong.
 """
 
 

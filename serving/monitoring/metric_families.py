@@ -496,7 +496,9 @@ ACCELERATOR_CPU_RUNS = MetricFamily(
     labels=(*_SIGNATURE_LABELS, "reason"),
     help="Runs on the CPU of a signature that has programs for the accelerator: shape (not the shapes of "
     "the signature), memory (none left there), failed (the run that gave the signature up), lost (a later "
-    "run), away (the parameters gave way to another version's, and come back).",
+    "run), away (the parameters gave way to another version's, and come back), waited (other runs came first "
+    "for 10 s), gave_way (the request has computed for so long that its thread gives way), refused (the part "
+    "on the CPU failed the request, or an index was wrong).",
 )
 ACCELERATOR_USED = MetricFamily(
     name="serving_accelerator_memory_used_bytes",

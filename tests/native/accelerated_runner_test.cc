@@ -3,13 +3,18 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
+#include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "native/base/clock.h"
+#include "native/base/giving_way.h"
 #include "native/pjrt/device_memory.h"
 #include "native/pjrt/device_parameters.h"
+#include "native/pjrt/device_turns.h"
 #include "native/pjrt/plugin.h"
 #include "native/tensor/run_context.h"
 #include "native/tf/servable_device.h"
@@ -61,8 +66,10 @@ class AcceleratedRunnerTest : public ::testing::Test {
     signature_.name = "serving_default";
     signature_.inputs = {FloatRows("x")};
     signature_.outputs = {FloatRows("y")};
+    pjrt::AcceleratorOptions options;
+    options.wait_ns_max = 500'000'000;
     const auto accelerator =
-        pjrt::Accelerator::Make(pjrt::Plugin::Open(FAKE_PJRT_PLUGIN).value(), {}).value();
+        pjrt::Accelerator::Make(pjrt::Plugin::Open(FAKE_PJRT_PLUGIN).value(), options).value();
     const auto parameters = std::make_shared<pjrt::DeviceParameters>(
         accelerator, "m", std::vector{pjrt::HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, 4}});
     EXPECT_TRUE(parameters->Upload(/*run_bytes=*/0).ok());
@@ -132,6 +139,51 @@ TEST_F(AcceleratedRunnerTest, ALostAcceleratorIsLeftAlone) {
   EXPECT_EQ(host_runs_, 2);
   EXPECT_EQ(controls_->run_count, 1);
   EXPECT_EQ(CpuRuns(pjrt::CpuReason::kFailed), 1);
+  EXPECT_EQ(CpuRuns(pjrt::CpuReason::kLost), 1);
+}
+
+// A run that the turns of others keep from the accelerator is the CPU's, and the next one is not.
+TEST_F(AcceleratedRunnerTest, ARunThatWaitsForLongLosesNothing) {
+  pjrt::DeviceTurns& turns = program_->parameters().accelerator()->turns();
+  const auto take = [&](int64_t cost_ns) {
+    return turns.Take("busy", /*is_low=*/false, cost_ns, pjrt::DeviceTurns::kNoDeadline);
+  };
+  auto first = take(0);
+  auto second = take(0);
+  auto third = take(10'000'000);
+  std::thread waiting([&] { EXPECT_EQ(RunRows({1}), (std::vector<float>{kHostAnswer})); });
+  while (turns.waiting_count() == 0) std::this_thread::yield();
+  first.value().End();
+  waiting.join();
+  EXPECT_EQ(CpuRuns(pjrt::CpuReason::kWaited), 1);
+  second.value().End();
+  third.value().End();
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kFactor}));
+}
+
+TEST_F(AcceleratedRunnerTest, AThreadThatGivesWayTakesNoTurn) {
+  std::atomic<bool> gives_way{true};
+  const base::GivingWayScope scope(&gives_way);
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kHostAnswer}));
+  EXPECT_EQ(CpuRuns(pjrt::CpuReason::kGaveWay), 1);
+  EXPECT_FALSE(runner_->MayRun(1));
+  EXPECT_EQ(controls_->run_count, 0);
+  gives_way = false;
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kFactor}));
+}
+
+TEST_F(AcceleratedRunnerTest, ItIsKnownBeforeARunIfItMayBe) {
+  EXPECT_TRUE(runner_->MayRun(std::nullopt));
+  EXPECT_TRUE(runner_->MayRun(3));
+  EXPECT_FALSE(runner_->MayRun(0));
+  const AcceleratedRunner exact(std::make_unique<CountingRunner>(&host_runs_), program_.get(),
+                                signature_, /*needs_exact_rows=*/true);
+  EXPECT_TRUE(exact.MayRun(4));
+  EXPECT_FALSE(exact.MayRun(3));
+  EXPECT_EQ(CpuRuns(pjrt::CpuReason::kShape), 2);
+  controls_->fails_runs = true;
+  (void)RunRows({1});
+  EXPECT_FALSE(runner_->MayRun(4));
   EXPECT_EQ(CpuRuns(pjrt::CpuReason::kLost), 1);
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
 #include <thread>
 
 namespace millpond::base {
@@ -22,6 +23,43 @@ TEST(GivingWay, AThreadReadsItsOwnFlagWhileTheScopeLives) {
   }
   EXPECT_FALSE(GivesWay());
 }
+
+// True if another thread could lower this one now.
+bool CanBeLowered(std::mutex* lowering) {
+  bool can = false;
+  std::thread([&] { can = std::unique_lock(*lowering, std::try_to_lock).owns_lock(); }).join();
+  return can;
+}
+
+TEST(KeptPriority, NobodyLowersTheThreadMeanwhile) {
+  std::atomic<bool> gives_way{false};
+  std::mutex lowering;
+  const GivingWayScope scope(&gives_way, &lowering);
+  {
+    const KeptPriority kept;
+    EXPECT_TRUE(kept);
+    EXPECT_FALSE(CanBeLowered(&lowering));
+  }
+  EXPECT_TRUE(CanBeLowered(&lowering));
+}
+
+TEST(KeptPriority, AThreadThatGivesWayCannotKeepIt) {
+  std::atomic<bool> gives_way{true};
+  std::mutex lowering;
+  {
+    const GivingWayScope scope(&gives_way, &lowering);
+    EXPECT_FALSE(KeptPriority());
+    gives_way = false;
+    EXPECT_TRUE(KeptPriority());
+  }
+  const std::lock_guard lock(lowering);
+  std::thread([&] {
+    const GivingWayScope own(&gives_way, &lowering);
+    EXPECT_FALSE(KeptPriority()) << "it is being lowered";
+  }).join();
+}
+
+TEST(KeptPriority, IsThatOfAThreadThatNobodyLowers) { EXPECT_TRUE(KeptPriority()); }
 
 }  // namespace
 }  // namespace millpond::base

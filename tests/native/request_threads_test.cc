@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/base/giving_way.h"
 #include "native/base/other_thread.h"
 #include "native/base/thread_cores.h"
 #include "native/base/thread_priority.h"
@@ -205,6 +206,7 @@ class GreedyRunsTest : public RequestThreadsTest {
   GreedyRunsTest() {
     Publish("greedy", [this](const testing::RowRun&) {
       under_way_count_ += 1;
+      if (keeps_priority_) KeepPriority();
       while (sched_getscheduler(0) != SCHED_IDLE && !are_released_) {
       }
       lowered_count_ += 1;
@@ -250,6 +252,8 @@ class GreedyRunsTest : public RequestThreadsTest {
     while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
   }
 
+  std::atomic<bool> keeps_priority_{false};
+  std::atomic<int> kept_policy_{-1};  // after much longer than a run may compute
   std::atomic<int> under_way_count_{0};
   int64_t greedy_count_ = 0;  // requests to "greedy" that are not answered
 
@@ -258,6 +262,13 @@ class GreedyRunsTest : public RequestThreadsTest {
     auto servable = std::make_unique<testing::RowServable>(servable::ServableId{model, 1}, watch);
     const auto entry = std::make_shared<servable::ServableEntry>(std::move(servable));
     EXPECT_TRUE(servable::PublishHighest(map_, entry).ok());
+  }
+  void KeepPriority() {
+    const base::KeptPriority kept;
+    const int64_t until_ns = base::ThreadCpuNs(pthread_self()) + 300'000'000;
+    while (base::ThreadCpuNs(pthread_self()) < until_ns) {
+    }
+    kept_policy_ = sched_getscheduler(0);
   }
   void Note(int64_t number) {
     const std::lock_guard<std::mutex> lock(seen_mutex_);
@@ -288,6 +299,21 @@ TEST_F(GreedyRunsTest, GiveWayToOthersAndTheirThreadServesNoOther) {
     EXPECT_NE(run.thread, SeenOf(0).thread);
     EXPECT_EQ(run.policy, usual_policy);
   }
+  threads.Stop();
+  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+}
+
+TEST_F(GreedyRunsTest, AThreadThatOthersWaitForIsNotLowered) {
+  AddedRequests source;
+  RequestThreads threads(&source, map_.batches(), PlanGroups({}, 1), 4);
+  threads.Start();
+  (void)RunModest(&source);
+  keeps_priority_ = true;
+  AddGreedy(&source);
+  WaitUntilLowered(1);
+  EXPECT_EQ(kept_policy_, sched_getscheduler(0));
+  Release();
+  EXPECT_EQ(SeenOf(0).policy, SCHED_IDLE) << "it was lowered afterwards";
   threads.Stop();
   EXPECT_TRUE(threads.Join(4 * kSecondNs));
 }

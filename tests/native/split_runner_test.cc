@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,30 @@ class AddingRunner final : public SignatureRunner {
   const float added_;
 };
 
+// Takes each run, unless the test forbids it.
+class DevicePart : public DeviceRunner {
+ public:
+  explicit DevicePart(std::unique_ptr<SignatureRunner> runner) : runner_(std::move(runner)) {}
+  const base::Status& made() const override { return runner_->made(); }
+  base::Status MakeCallable(const tensor::OutputSet&) const override { return {}; }
+  base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const override {
+    return runner_->Run(outputs, inputs, result);
+  }
+  bool MayRun(std::optional<int64_t> rows) const override {
+    asked_rows = rows;
+    return may_run;
+  }
+  void CountRefused() const override { ++refused_count; }
+
+  bool may_run = true;
+  mutable std::optional<int64_t> asked_rows;
+  mutable int refused_count = 0;
+
+ private:
+  const std::unique_ptr<SignatureRunner> runner_;
+};
+
 // The host part adds 10 to each of two inputs; the device part adds 100 to the first input and to
 // the second output of the host part.
 class SplitRunnerTest : public ::testing::Test {
@@ -55,8 +80,10 @@ class SplitRunnerTest : public ::testing::Test {
     whole_ = whole.get();
     host_ = host.get();
     device_ = device.get();
+    auto part = std::make_unique<DevicePart>(std::move(device));
+    part_ = part.get();
     runner_ =
-        std::make_unique<SplitRunner>(std::move(whole), std::move(host), std::move(device), split_);
+        std::make_unique<SplitRunner>(std::move(whole), std::move(host), std::move(part), split_);
   }
 
   std::vector<float> Run(const tensor::OutputSet& outputs) {
@@ -75,6 +102,7 @@ class SplitRunnerTest : public ::testing::Test {
   AddingRunner* whole_;
   AddingRunner* host_;
   AddingRunner* device_;
+  DevicePart* part_;
   std::unique_ptr<SplitRunner> runner_;
   base::Status status_;
 };
@@ -94,9 +122,34 @@ TEST_F(SplitRunnerTest, AFailureOfTheHostPartIsAnsweredByTheWhole) {
   host_->error = base::InvalidArgument("an id is too large");
   EXPECT_EQ(Run(tensor::OutputSet::All(3)), (std::vector<float>{2, 3}));
   EXPECT_EQ(device_->run_count, 0);
+  EXPECT_EQ(part_->refused_count, 1);
   whole_->error = base::InvalidArgument("the CPU says so too");
   Run(tensor::OutputSet::All(3));
   EXPECT_EQ(status_.message(), "the CPU says so too");
+}
+
+TEST_F(SplitRunnerTest, APassedDeadlineIsNoRunOnTheCpu) {
+  host_->error = base::Status(base::Code::kDeadlineExceeded, "too late");
+  EXPECT_EQ(Run(tensor::OutputSet::All(3)), std::vector<float>());
+  EXPECT_EQ(whole_->run_count, 0);
+  EXPECT_EQ(part_->refused_count, 0);
+}
+
+TEST_F(SplitRunnerTest, ARunThatTheDeviceCannotTakeHasNoHostPart) {
+  part_->may_run = false;
+  EXPECT_EQ(Run(tensor::OutputSet::All(3)), (std::vector<float>{2, 3}));
+  EXPECT_EQ(host_->run_count, 0);
+  EXPECT_EQ(part_->asked_rows, std::nullopt) << "scalars have no rows";
+}
+
+TEST_F(SplitRunnerTest, TheRowsAreThoseOfAnInputThatCrosses) {
+  part_->may_run = false;
+  tensor::TensorList inputs;
+  inputs.storage().tensors = {Tensor(tensorflow::DT_FLOAT, {5}), Tensor(tensorflow::DT_FLOAT, {9})};
+  tensor::TensorList result;
+  whole_->error = base::InvalidArgument("the CPU was asked");
+  EXPECT_FALSE(runner_->Run(tensor::OutputSet::All(3), inputs, &result).ok());
+  EXPECT_EQ(part_->asked_rows, 5);
 }
 
 TEST_F(SplitRunnerTest, AFailureOfTheDeviceIsAnsweredByTheWhole) {
@@ -128,11 +181,15 @@ TEST_F(SplitRunnerTest, AWrongIndexIsAnsweredByTheWhole) {
   split_.has_index_check = true;
   split_.device.outputs.resize(3);
   for (const bool is_right : {true, false}) {
-    runner_ = std::make_unique<SplitRunner>(
-        std::make_unique<AddingRunner>(1), std::make_unique<AddingRunner>(10),
-        std::make_unique<FlagRunner>(std::vector<bool>{true, is_right, true}), split_);
+    auto part = std::make_unique<DevicePart>(
+        std::make_unique<FlagRunner>(std::vector<bool>{true, is_right, true}));
+    part_ = part.get();
+    runner_ =
+        std::make_unique<SplitRunner>(std::make_unique<AddingRunner>(1),
+                                      std::make_unique<AddingRunner>(10), std::move(part), split_);
     EXPECT_EQ(Run(tensor::OutputSet::All(3)),
               is_right ? (std::vector<float>{8, 11, 7}) : (std::vector<float>{2, 3}));
+    EXPECT_EQ(part_->refused_count, is_right ? 0 : 1);
   }
 }
 

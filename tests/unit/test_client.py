@@ -517,7 +517,7 @@ def test_status_says_what_ran_on_the_accelerator():
     # The parameters of one more signature gave way.
     servable.accelerator_bytes = 99_000_000
     servable.uploads = AcceleratorUploads(resident_bytes=12_300_000)
-    idle = replace(BUSY_RUNS, signature="idle", run_counts=(0, 0), cpu_run_counts=(0, 0, 0, 0, 0))
+    idle = replace(BUSY_RUNS, signature="idle", run_counts=(0, 0), cpu_run_counts=(0,) * 8)
     servable.runs = [BUSY_RUNS, idle]
     servable.accelerated = [
         AcceleratedSignature(

@@ -82,7 +82,7 @@ BUSY_RUNS = AcceleratorRuns(
     row_counts=(3, 33),
     timed_run_count=4,
     stage_ns=(0, 400_000, 2_000_000, 1_600_000),
-    cpu_run_counts=(2, 1, 0, 0, 0),
+    cpu_run_counts=(2, 1, 0, 0, 0, 0, 0, 0),
 )
 """3 runs of one row, and 5 runs of up to 8 rows with 7 rows of padding. Three more ran on the CPU."""
 
