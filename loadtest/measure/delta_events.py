@@ -3,7 +3,6 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -16,14 +15,13 @@ from serving.client import Client
 
 @dataclass
 class World:
-    """The trainer and the servers of a soak. `forbidden` are the versions that must never answer."""
+    """The trainer and the servers of a soak, and the events that have happened."""
 
     series: DeltaSeries
     servers: DeltaServers
     settings_file: Path
     changed_ratio: float
     keeps_previous: bool = False
-    forbidden: set[int] = field(default_factory=set)
     done: Counter[str] = field(default_factory=Counter)
 
     def bring(self, publish: Callable[[], int]) -> None:
@@ -39,17 +37,30 @@ def write_settings(path: Path, keep_previous_seconds: int) -> None:
     partial.rename(path)
 
 
+class DoesNotHappen(Exception):
+    """There is nothing to do for an event, like no version to roll back to."""
+
+
 def roll_back(world: World) -> None:
-    """Rolls back to the version before, as an operator. It serves until the next delta."""
-    with Client(world.servers.admin_target) as client, suppress(FailedPrecondition):
-        rolled_back = client.rollback(MODEL_NAME, is_cold_allowed=True).rolled_back
+    """Rolls back to the version before, as an operator. It serves until the next delta.
+
+    Raises DoesNotHappen if no version is there to roll back to.
+    """
+    with Client(world.servers.admin_target) as client:
+        try:
+            rolled_back = client.rollback(MODEL_NAME, is_cold_allowed=True).rolled_back
+        except FailedPrecondition as error:
+            raise DoesNotHappen from error
         client.wait_for_rollback(MODEL_NAME, rolled_back)
 
 
 def roll_back_and_allow(world: World) -> None:
-    """Rolls back, and allows the version again, so that it is loaded a second time."""
+    """Rolls back, and allows the version again, so that it is loaded a second time.
+
+    Raises DoesNotHappen if no version is there to roll back to.
+    """
     roll_back(world)
-    with Client(world.servers.admin_target) as client, suppress(FailedPrecondition):
+    with Client(world.servers.admin_target) as client:
         client.allow(MODEL_NAME, world.series.newest)
     world.servers.wait_for_answer_of(world.series.newest)
 
@@ -67,7 +78,6 @@ def spoil_delta(world: World) -> None:
 def _add_bad(world: World, publish: Callable[[], int]) -> None:
     world.series.train(world.changed_ratio)
     version = publish()
-    world.forbidden.add(version)
     world.servers.wait_for_failure(version)
     world.series.remove(version)
 
@@ -123,6 +133,10 @@ def schedule(
 
 
 def happens(world: World, event: Event) -> None:
-    """Runs one event, and counts it."""
-    event(world)
-    world.done[event.__name__] += 1
+    """Runs one event, and counts it, or counts that it could not happen."""
+    try:
+        event(world)
+    except DoesNotHappen:
+        world.done[f"no {event.__name__}"] += 1
+    else:
+        world.done[event.__name__] += 1

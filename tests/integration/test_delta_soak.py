@@ -24,6 +24,8 @@ def check(result: DeltaSoakResult, setup: DeltaSoakSetup) -> None:
     assert result.is_good
     assert result.done["delta"] + result.done["base"] == setup.delta_count
     assert set(result.done) >= {event.__name__ for event in EVENTS} | {"restart"}
+    rolled_back_count = result.done["roll_back"] + result.done["roll_back_and_allow"]
+    assert result.loads["rolled_back"] == rolled_back_count
     # The first of two deltas at once may be cancelled.
     assert result.loads["load_failed"] >= result.done["break_delta"] + result.done["spoil_delta"]
     assert len(result.ends) == setup.restart_count + 1

@@ -1,12 +1,22 @@
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from loadtest.commands.delta_soak import DeltaSoakResult, shown_figures
-from loadtest.measure.delta_events import EVENTS, restart, schedule, write_settings
-from loadtest.measure.delta_servers import ServerEnd, resident_mb
+from loadtest.drive.delta_series import DeltaSeries
+from loadtest.measure.delta_events import (
+    EVENTS,
+    DoesNotHappen,
+    World,
+    happens,
+    keep_previous,
+    restart,
+    schedule,
+    write_settings,
+)
+from loadtest.measure.delta_servers import DeltaServers, ServerEnd, resident_mb
 from loadtest.plan.delta_load import DeltaLoad, has_same_bits
 from loadtest.plan.plan import Outcome, Reply
 from serving.base.errors import StatusCode
@@ -49,6 +59,19 @@ def test_schedule_of_a_seed_is_always_the_same() -> None:
 def test_schedule_spreads_the_restarts() -> None:
     events = schedule(30, 7, 2, seed=1)
     assert [number for number, event in events.items() if event is restart] == [10, 20]
+
+
+def test_event_that_could_not_happen_is_counted_apart(tmp_path: Path) -> None:
+    world = World(
+        cast("DeltaSeries", None), cast("DeltaServers", None), tmp_path / "settings.toml", 0.5
+    )
+
+    def none_to_roll_back(world: World) -> None:
+        raise DoesNotHappen
+
+    happens(world, none_to_roll_back)
+    happens(world, keep_previous)
+    assert world.done == {"no none_to_roll_back": 1, "keep_previous": 1}
 
 
 def test_settings_of_a_soak_are_read_by_the_server(tmp_path: Path) -> None:
