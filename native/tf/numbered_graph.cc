@@ -198,19 +198,21 @@ void NumberedGraph::AddModuleOutputs(const Node& node, tensorflow::SignatureDef*
 void NumberedGraph::Describe() {
   const XlaCapability capability(*flat_.functions);
   index_checks_.resize(nodes_.size());
-  std::vector<bool> may_be_left_out(nodes_.size());
+  conditional_depths_.resize(nodes_.size());
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = *nodes_[i];
+    int& depth = conditional_depths_[i];
     for (const tensorflow::Edge* const edge : node.in_edges()) {
       const auto source = numbers_.find(edge->src());
       if (source == numbers_.end() || source->second >= static_cast<int>(i)) continue;
-      may_be_left_out[i] = may_be_left_out[i] || may_be_left_out[source->second];
+      depth = std::max(depth, conditional_depths_[source->second]);
     }
-    if (IsSwitch(node.type_string())) may_be_left_out[i] = true;
-    if (IsMerge(node.type_string())) may_be_left_out[i] = false;
-    reasons_.push_back(may_be_left_out[i] ? "is part of a conditional of TensorFlow 1"
-                                          : WhyNotOnDevice(node, capability));
-    DescribeNode(static_cast<int>(i), may_be_left_out[i]);
+    if (IsSwitch(node.type_string())) ++depth;
+    if (IsMerge(node.type_string())) depth = std::max(0, depth - 1);
+    const bool may_be_left_out = MayBeLeftOut(static_cast<int>(i));
+    reasons_.push_back(may_be_left_out ? "is part of a conditional of TensorFlow 1"
+                                       : WhyNotOnDevice(node, capability));
+    DescribeNode(static_cast<int>(i), may_be_left_out);
   }
   for (size_t i = 0; i < flat_.outputs.size(); ++i) {
     const NodeOutput output = outputs_[i];

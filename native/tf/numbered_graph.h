@@ -81,6 +81,9 @@ class NumberedGraph {
   const std::vector<NodeOutput>& outputs() const { return outputs_; }
   // Nodes that may fail a request although nothing reads them.
   std::vector<int> Effects() const;
+  // Returns true for the nodes of a branch of a conditional of TensorFlow 1, which compute nothing
+  // if the other branch is taken.
+  bool MayBeLeftOut(int number) const { return conditional_depths_[number] > 0; }
 
  private:
   // Returns what a node hands on, so that nothing travels only to be handed on.
@@ -134,6 +137,7 @@ class NumberedGraph {
   std::vector<tensorflow::NodeDef> definitions_;
   std::vector<std::vector<RowValue>> values_;
   std::vector<std::vector<std::optional<std::vector<int64_t>>>> dims_;  // of tensors of rows
+  std::vector<int> conditional_depths_;  // the conditionals of TensorFlow 1 around each node
   std::vector<std::string> reasons_;
   std::vector<std::optional<IndexCheck>> index_checks_;
   std::vector<CutNode> cut_nodes_;

@@ -376,6 +376,19 @@ class PartsMaker {
   SignatureSplit split_;
 };
 
+// Returns UNIMPLEMENTED if a node with an effect may be left out: nothing after it could tell that
+// a request was checked.
+Status CheckTaken(const NumberedGraph& graph, const std::vector<int>& effects) {
+  for (const int effect : effects) {
+    if (!graph.MayBeLeftOut(effect)) continue;
+    const Node& node = graph.node(effect);
+    return {base::Code::kUnimplemented,
+            "node '" + node.name() + "' (" + node.type_string() +
+                ") may fail requests, and is part of a conditional of TensorFlow 1"};
+  }
+  return {};
+}
+
 // Returns why an output is not computed on the device.
 std::string WhyNot(const NumberedGraph& graph, const GraphCut& cut,
                    const tensor::Signature& signature) {
@@ -421,6 +434,7 @@ StatusOr<SignatureSplit> SplitSignature(const tensorflow::MetaGraphDef& meta_gra
   std::vector<CutNode> nodes = graph.cut_nodes();
   const std::vector<NodeOutput>& outputs = graph.outputs();
   const std::vector<int> effects = graph.Effects();
+  MILLPOND_RETURN_IF_ERROR(CheckTaken(graph, effects));
   GraphCut cut = CutGraph(nodes, outputs, effects);
   for (int moved = FindCheaperOnHost(nodes, cut, outputs); moved >= 0;
        moved = FindCheaperOnHost(nodes, cut, outputs)) {

@@ -172,6 +172,59 @@ TEST(SignatureSplit, AnAssertionIsPartOfTheHostPart) {
   }
 }
 
+void SetBool(NodeDef* node) { (*node->mutable_attr())["T"].set_type(tensorflow::DT_BOOL); }
+
+// score = [x] * v, after a conditional of TensorFlow 1 with a branch that asserts, as
+// tf.compat.v1.Assert makes it.
+SavedModelFiles GuardedModel() {
+  SavedModelFiles files = TwoOutputs();
+  files.AddConst("holds", tensorflow::Tensor(true));
+  files.AddNode("switch", "Switch", {"holds", "holds"}, SetBool);
+  files.AddNode("said", "Switch", {"text", "holds"}, [](NodeDef* node) {
+    (*node->mutable_attr())["T"].set_type(tensorflow::DT_STRING);
+  });
+  files.AddNode("assert", "Assert", {"switch", "said"}, [](NodeDef* node) {
+    (*node->mutable_attr())["T"].mutable_list()->add_type(tensorflow::DT_STRING);
+  });
+  files.AddNode("failed", "Identity", {"switch", "^assert"}, SetBool);
+  files.AddNode("held", "Identity", {"switch:1"}, SetBool);
+  files.AddNode("guard", "Merge", {"failed", "held"}, [](NodeDef* node) {
+    SetBool(node);
+    (*node->mutable_attr())["N"].set_i(2);
+  });
+  auto& graph = *files.meta_graph().mutable_graph_def();
+  for (NodeDef& node : *graph.mutable_node()) {
+    if (node.name() == "score") node.add_input("^guard");
+  }
+  auto& signature = (*files.meta_graph().mutable_signature_def())["serving_default"];
+  signature.mutable_outputs()->erase("bucket");
+  return files;
+}
+
+TEST(SignatureSplit, AnAssertionOfABranchStaysOnTheCpu) {
+  SavedModelFiles files = GuardedModel();
+  const auto split = Split(files);
+  EXPECT_EQ(split.status().code(), base::Code::kUnimplemented);
+  EXPECT_EQ(split.status().message(),
+            "node 'assert' (Assert) may fail requests, and is part of a conditional of "
+            "TensorFlow 1");
+}
+
+TEST(SignatureSplit, AnAssertionAfterAConditionalIsChecked) {
+  SavedModelFiles files = GuardedModel();
+  auto& graph = *files.meta_graph().mutable_graph_def();
+  for (NodeDef& node : *graph.mutable_node()) {
+    if (node.name() == "failed") node.mutable_input()->RemoveLast();
+    if (node.name() == "score") node.set_input(2, "^assert");
+    if (node.name() != "assert") continue;
+    node.set_input(0, "guard");
+    node.set_input(1, "text");
+  }
+  const auto split = Split(files);
+  ASSERT_TRUE(split.ok()) << split.status().message();
+  EXPECT_EQ(split.value().host.outputs[0].name, "checked");
+}
+
 // y = row `id` of a table of 5 rows. With `is_bounded` it is the row of the id modulo 5.
 SavedModelFiles LookUpModel(bool is_bounded) {
   SavedModelFiles files;
