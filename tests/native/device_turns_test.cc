@@ -16,10 +16,10 @@ namespace {
 
 using base::Code;
 
-constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kMillisecond = 1'000'000;
 
 base::StatusOr<DeviceTurns::Turn> Take(DeviceTurns* turns, const std::string& model,
-                                       int64_t cost_ns = 10 * kMs,
+                                       int64_t cost_ns = 10 * kMillisecond,
                                        int64_t deadline_ns = DeviceTurns::kNoDeadline) {
   return turns->Take(model, /*is_low=*/false, cost_ns, deadline_ns);
 }
@@ -48,21 +48,22 @@ TEST(DeviceTurnsTest, AThirdLongRunWaitsForTheFirst) {
 
 TEST(DeviceTurnsTest, ARunThatCannotMeetItsDeadlineIsRefused) {
   DeviceTurns turns;
-  const int64_t soon_ns = base::MonotonicNs() + 20 * kMs;
-  auto alone = Take(&turns, "a", 1'000 * kMs, soon_ns);
+  const int64_t soon_ns = base::MonotonicNs() + 20 * kMillisecond;
+  auto alone = Take(&turns, "a", 1'000 * kMillisecond, soon_ns);
   EXPECT_TRUE(alone.ok()) << "only a run shows that the cost is too high";
-  EXPECT_EQ(Take(&turns, "a", 1'000 * kMs, soon_ns).status().code(), Code::kDeadlineExceeded);
-  EXPECT_EQ(Take(&turns, "b", kMs, base::MonotonicNs() - 1).status().code(),
+  EXPECT_EQ(Take(&turns, "a", 1'000 * kMillisecond, soon_ns).status().code(),
             Code::kDeadlineExceeded);
-  EXPECT_TRUE(Take(&turns, "b", kMs, base::MonotonicNs() + 1'000 * kMs).ok());
+  EXPECT_EQ(Take(&turns, "b", kMillisecond, base::MonotonicNs() - 1).status().code(),
+            Code::kDeadlineExceeded);
+  EXPECT_TRUE(Take(&turns, "b", kMillisecond, base::MonotonicNs() + 1'000 * kMillisecond).ok());
 }
 
 TEST(DeviceTurnsTest, ADeadlineEndsAWait) {
   DeviceTurns turns;
   auto first = Take(&turns, "a");
   auto second = Take(&turns, "a");
-  const int64_t deadline_ns = base::MonotonicNs() + 3 * kMs;
-  EXPECT_EQ(Take(&turns, "b", kMs, deadline_ns).status().code(), Code::kDeadlineExceeded);
+  const int64_t deadline_ns = base::MonotonicNs() + 3 * kMillisecond;
+  EXPECT_EQ(Take(&turns, "b", kMillisecond, deadline_ns).status().code(), Code::kDeadlineExceeded);
   EXPECT_GE(base::MonotonicNs(), deadline_ns);
   // The run that gave up left nothing behind.
   first.value().End();
@@ -73,13 +74,14 @@ TEST(DeviceTurnsTest, ADeadlineEndsAWait) {
 // Takes a turn of low priority while others fill the device to the end, and one of them ends if
 // `ends_one`.
 Code StarvedCode(bool ends_one) {
-  DeviceTurns turns(/*wait_ns_max=*/500 * kMs);
+  DeviceTurns turns(/*wait_ns_max=*/500 * kMillisecond);
   auto first = Take(&turns, "busy", 0);
   auto second = Take(&turns, "busy", 0);
   auto third = Take(&turns, "busy");
   Code code = Code::kOk;
   std::thread low([&] {
-    code = turns.Take("low", /*is_low=*/true, kMs, DeviceTurns::kNoDeadline).status().code();
+    code =
+        turns.Take("low", /*is_low=*/true, kMillisecond, DeviceTurns::kNoDeadline).status().code();
   });
   AwaitWaiter(turns);
   if (ends_one) first.value().End();
@@ -105,7 +107,8 @@ TEST(DeviceTurnsTest, ThreadsOfAllModelsGetTheirTurns) {
     threads.emplace_back([&, thread] {
       const std::string model(1, static_cast<char>('a' + thread % 3));
       for (int run = 0; run < 300; ++run) {
-        auto turn = turns.Take(model, /*is_low=*/thread == 5, 3 * kMs, DeviceTurns::kNoDeadline);
+        auto turn =
+            turns.Take(model, /*is_low=*/thread == 5, 3 * kMillisecond, DeviceTurns::kNoDeadline);
         ASSERT_TRUE(turn.ok());
         const int now = under_way.fetch_add(1) + 1;
         int before = most.load();

@@ -33,6 +33,7 @@ OWN_FILES = {
     "serving/loading/starvation_watch.py",  # of /proc
     "serving/loading/memory_fit.py",  # of /proc and the control group
     "serving/source/mounts.py",  # of /proc
+    "serving/base/numa_nodes.py",  # of /sys
     "serving/server/launcher.py",  # of /proc
 }
 """The modules that read a file whole without a bound, because only the server or the kernel writes it."""
