@@ -25,9 +25,9 @@ from tests.integration.processes import CORES
 
 LOADER_COUNT = 3
 UNLOADER_COUNT = 2
-# These threads, the slab keeper, and the thread that writes request logs. A Python thread's name does
-# not reach the kernel: they are counted.
-BACKGROUND_COUNT = LOADER_COUNT + UNLOADER_COUNT + 2
+# These threads, the slab keeper, and the threads that write and upload request logs. A Python
+# thread's name does not reach the kernel: they are counted.
+BACKGROUND_COUNT = LOADER_COUNT + UNLOADER_COUNT + 3
 
 LOWEST_NICE = 19
 
