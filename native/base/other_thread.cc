@@ -2,10 +2,10 @@
 
 #include <sched.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <ctime>
 #include <string>
 #include <system_error>
 
@@ -34,7 +34,7 @@ int64_t ThreadCpuNs(pthread_t thread) {
 pid_t CurrentThreadId() { return static_cast<pid_t>(syscall(SYS_gettid)); }
 
 bool IsThreadGone(pid_t id) {
-  // Signal 0 is sent to nobody: the call only looks for the thread.
+  // With signal 0 the call sends nothing, and only looks for the thread.
   return syscall(SYS_tgkill, getpid(), id, 0) != 0 && errno == ESRCH;
 }
 
