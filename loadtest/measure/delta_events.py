@@ -108,7 +108,12 @@ def restart(world: World) -> None:
 Event = Callable[[World], None]
 
 EVENTS: Sequence[Event] = (
-    *(roll_back, break_delta, spoil_delta, replace_shard, bring_two, keep_previous),
+    roll_back,
+    break_delta,
+    spoil_delta,
+    replace_shard,
+    bring_two,
+    keep_previous,
     roll_back_and_allow,
 )
 """The events that a soak draws from. A restart has its places in the schedule."""

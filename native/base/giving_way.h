@@ -12,7 +12,7 @@ namespace millpond::base {
 // While the scope lives, GivesWay of this thread reads `gives_way`, which any thread may set.
 class GivingWayScope {
  public:
-  // Borrows the flag, and the lock that is held to lower the thread; null: nobody does.
+  // Borrows the flag, and the lock that is held to lower the thread; null: no thread does.
   explicit GivingWayScope(const std::atomic<bool>* gives_way, std::mutex* lowering = nullptr);
   ~GivingWayScope();
   GivingWayScope(const GivingWayScope&) = delete;
@@ -23,7 +23,7 @@ class GivingWayScope {
 bool GivesWay();
 
 // Keeps this thread's priority while it lives, for a part of a run in which it holds what others
-// wait for. One at a time on a thread. Waits for nobody.
+// wait for. One at a time on a thread. Never waits.
 class KeptPriority {
  public:
   KeptPriority();

@@ -40,8 +40,8 @@ struct ThreadGroup {
 // - Requests that are queued. A thread that queues work worth a wake-up wakes an idle thread of its
 //   group; if there is none, one of another group (FindIdle). A thread looks at the queues of other
 //   groups (FindQueued) only if its own queue and its own epoll set have nothing.
-// - Requests that nobody has read yet. A group without an idle thread has nobody who reads them
-//   before a run ends. So a thread whose group has another idle one waits in the epoll set of such
+// - Requests that no thread has read yet. A group without an idle thread leaves its requests unread
+//   until a run ends. So a thread whose group has another idle one waits in the epoll set of such
 //   a group (Enter). A thread that leaves a group without an idle thread wakes one elsewhere that
 //   can come (FindSpare).
 //
