@@ -1,6 +1,7 @@
 """The CTR model's clients: draws distinct requests from a seed, and checks their answers."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -8,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from loadtest.plan.arrivals import payload_numbers
 from loadtest.plan.plan import Outcome, Plan, Reply
 from serving.base.clock import NS_PER_SECOND
-from serving.base.errors import InvalidArgument, StatusCode
+from serving.base.errors import InvalidArgument
 from serving.base.protos import predict_pb2
 from serving.base.tensor_proto import from_tensor_proto
 from serving.commands.ctr_model import reference_answer, request_inputs
@@ -61,13 +61,8 @@ class CtrLoad:
 
     def plan(self, offsets_ns: npt.NDArray[np.int64], seed: int) -> Plan:
         """Plans one request at each of `offsets_ns`, drawn from the pool by `seed`."""
-        numbers = payload_numbers(len(offsets_ns), len(self.payloads), seed)
-        return Plan(
-            offsets_ns=offsets_ns,
-            payload_of=numbers,
-            payloads=self.payloads,
-            deadline_ns=self._deadline_ns,
-        )
+        plan = Plan.drawn(self.payloads, offsets_ns, seed)
+        return replace(plan, deadline_ns=self._deadline_ns)
 
     def is_right(self, reply: Reply, content_of: ContentOf) -> bool:
         """True if the reply has the requested outputs, with the right values for the version that it names."""
@@ -90,18 +85,8 @@ class CtrLoad:
         return versions is None or (len(versions) == len(reference) and all(versions == content))
 
     def wrong(self, outcome: Outcome, content_of: ContentOf) -> npt.NDArray[np.bool_]:
-        """Checks each request: True if it was answered with OK but wrongly.
-
-        Replies that were not kept count as wrong.
-        """
-        is_wrong = [
-            reply.code == StatusCode.OK and not self.is_right(reply, content_of)
-            for reply in outcome.replies
-        ]
-        # The last element stands for NOT_KEPT, which is -1.
-        mask: npt.NDArray[np.bool_] = np.array([*is_wrong, True])[outcome.reply_of]
-        mask &= outcome.codes == StatusCode.OK
-        return mask
+        """See `Outcome.wrong`."""
+        return outcome.wrong(lambda reply: self.is_right(reply, content_of))
 
     def wrong_count(self, outcome: Outcome, content_of: ContentOf = as_exported) -> int:
         """The number of requests that `wrong` finds."""

@@ -6,15 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadtest.plan.arrivals import payload_numbers
 from loadtest.plan.ctr_load import parsed
 from loadtest.plan.plan import Outcome, Plan, Reply
-from serving.base.errors import StatusCode
 from serving.base.tensor_proto import from_tensor_proto
 from serving.commands.ctr_request import predict_request
-
-# Enough for the distinct answers of two thousand versions to 16 requests of 32 ids.
-_KEPT_REPLY_BYTES_MAX = 64 << 20
 
 Answers = Mapping[int, npt.NDArray[Any]]
 """The answers `y` float32 [requests, ids, 4] of each version."""
@@ -30,25 +25,14 @@ class DeltaLoad:
 
     def plan(self, offsets_ns: npt.NDArray[np.int64], seed: int) -> Plan:
         """Plans one request at each of `offsets_ns`, drawn from the probes by `seed`."""
-        return Plan(
-            offsets_ns=offsets_ns,
-            payload_of=payload_numbers(len(offsets_ns), len(self.payloads), seed),
-            payloads=self.payloads,
-            kept_reply_bytes_max=_KEPT_REPLY_BYTES_MAX,
-        )
+        return Plan.drawn(self.payloads, offsets_ns, seed)
 
     def wrong_count(self, outcome: Outcome, answers: Answers) -> int:
         """Counts the requests that were answered with OK, but not with the bits of the version that answered.
 
         A version without answers must not answer. Replies that were not kept count as wrong.
         """
-        is_wrong = [
-            reply.code == StatusCode.OK and not is_right(reply, answers)
-            for reply in outcome.replies
-        ]
-        # The last element stands for NOT_KEPT, which is -1.
-        mask: npt.NDArray[np.bool_] = np.array([*is_wrong, True])[outcome.reply_of]
-        return int((mask & (outcome.codes == StatusCode.OK)).sum())
+        return int(outcome.wrong(lambda reply: is_right(reply, answers)).sum())
 
 
 def is_right(reply: Reply, answers: Answers) -> bool:

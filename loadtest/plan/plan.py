@@ -4,15 +4,17 @@ native/load_generator/plan.cc and outcome.cc define the same layouts.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Self
 
-from serving.base.errors import DataLoss
+from loadtest.plan.arrivals import Offsets, payload_numbers
+from serving.base.errors import DataLoss, StatusCode
 
 _PLAN_MAGIC, _OUTCOME_MAGIC = b"MPPLAN02", b"MPOUTC01"
 _PLAN_HEADER = struct.Struct("=8s7q")
@@ -38,10 +40,17 @@ class Plan:
     deadline_ns: int = 10_000_000_000
     # Above all threads of the server, below the kernel's own threads.
     realtime_priority: int = 10
-    # Enough for some hundred versions of the CTR model at 100 rows.
+    # Enough for some hundred versions of the CTR model at 100 rows, and for the distinct answers of two
+    # thousand delta versions to 16 requests of 32 ids.
     kept_reply_bytes_max: int = 64 << 20
     # 0 means open loop. Otherwise a due request waits while this many requests are unanswered.
     in_flight_max: int = 0
+
+    @classmethod
+    def drawn(cls, payloads: Sequence[bytes], offsets_ns: Offsets, seed: int) -> Self:
+        """Plans one request at each of `offsets_ns`, whose payloads are drawn by `seed`."""
+        numbers = payload_numbers(len(offsets_ns), len(payloads), seed)
+        return cls(offsets_ns=offsets_ns, payload_of=numbers, payloads=payloads)
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,17 @@ class Outcome:
     started_ns: int
     cpu_ns: int
     is_realtime: bool
+
+    def wrong(self, is_right: Callable[[Reply], bool]) -> npt.NDArray[np.bool_]:
+        """Checks each request: True if it was answered with OK, but with a reply that is not right.
+
+        `is_right` is asked once for each distinct reply with OK. Replies that were not kept count as wrong.
+        """
+        is_wrong = [reply.code == StatusCode.OK and not is_right(reply) for reply in self.replies]
+        # The last element stands for NOT_KEPT, which is -1.
+        mask: npt.NDArray[np.bool_] = np.array([*is_wrong, True])[self.reply_of]
+        mask &= self.codes == StatusCode.OK
+        return mask
 
 
 def write_plan(plan: Plan, path: Path) -> None:

@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from loadtest.plan.arrivals import Offsets, payload_numbers
+from loadtest.plan.arrivals import Offsets
 from loadtest.plan.ctr_load import parsed
 from loadtest.plan.plan import NOT_KEPT, Outcome, Plan, Reply
 from loadtest.plan.row_values import MARK_COUNT, Ids, RowValues
@@ -37,8 +37,7 @@ class RowLoad:
 
     def plan(self, offsets_ns: Offsets, seed: int) -> Plan:
         """Plans one request at each of `offsets_ns`, drawn from the pool by `seed`."""
-        numbers = payload_numbers(len(offsets_ns), len(self.payloads), seed)
-        return Plan(offsets_ns=offsets_ns, payload_of=numbers, payloads=self.payloads)
+        return Plan.drawn(self.payloads, offsets_ns, seed)
 
     def versions(self, outcome: Outcome) -> npt.NDArray[np.int64]:
         """The version of each request's answer: 0 if it failed, and NOT_KEPT if the answer is wrong.
