@@ -156,7 +156,7 @@ void RequestThreads::WaitForEvents(Thread* self) {
   const bool is_woken = source_->HandleEvents(group->index, must_look ? 0 : -1, &self->space,
                                               &self->arrived, &group->idle_count);
   if (self->CanRun()) group->free_count.fetch_sub(1);
-  if (const ThreadGroup* const spare = groups_.FindSpare(*group)) source_->Wake(spare->index);
+  WakeSpare(*group);
   self->now_ns = self->looked_ns = base::MonotonicNs();
   const bool passes_on = groups_.size() > 1 && self->CanRun() && (is_woken || has_queued);
   if (self->arrived.empty()) {
@@ -171,7 +171,7 @@ void RequestThreads::WaitForEvents(Thread* self) {
   if (first != nullptr) Run(self, group, first);
 }
 
-// Takes a request before it passes the wake-up on, so that nobody is woken for that one.
+// Takes a request before it passes the wake-up on, so that no thread is woken for that request.
 void RequestThreads::RunNextOfAny(Thread* self) {
   ThreadGroup* const group = groups_.FindQueued(self->group);
   const std::shared_ptr<RunnableCall> call =
@@ -185,8 +185,13 @@ void RequestThreads::RunNextOfAny(Thread* self) {
 void RequestThreads::PassOn(const Thread& self) {
   for (const auto& group : groups_) {
     WakeIfWorth(self, group.get());
-    if (const ThreadGroup* const spare = groups_.FindSpare(*group)) source_->Wake(spare->index);
+    WakeSpare(*group);
   }
+}
+
+// Wakes a thread that can come to `group`, if the group has no idle one.
+void RequestThreads::WakeSpare(const ThreadGroup& group) {
+  if (const ThreadGroup* const spare = groups_.FindSpare(group)) source_->Wake(spare->index);
 }
 
 bool RequestThreads::Look(Thread* self, ThreadGroup* group, bool wakes) {

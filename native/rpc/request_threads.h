@@ -194,6 +194,7 @@ class RequestThreads final {
   bool RunNext(Thread* self, ThreadGroup* group);
   void RunNextOfAny(Thread* self);
   void PassOn(const Thread& self);
+  void WakeSpare(const ThreadGroup& group);
   void Run(Thread* self, ThreadGroup* group, const std::shared_ptr<RunnableCall>& call);
   // Queues what has arrived, and refuses what the queue does not take. Returns false if nothing has
   // arrived.
