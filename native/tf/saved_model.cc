@@ -163,17 +163,19 @@ tensorflow::Tensor StringTensor(const std::string& value) {
 }
 
 // Makes the feeds of the asset paths for restore and init, which may read asset files. The paths
-// are fed because the model may have moved.
+// are fed because the model may have moved. An export of TensorFlow 1 may list the tensor of a path
+// several times: the last path is fed, and fed once, because a session refuses a second feed.
 Status AssetFeeds(const tensorflow::MetaGraphDef& meta_graph, const std::string& directory,
                   NamedTensors* feeds) {
   std::vector<tensorflow::AssetFileDef> assets;
   MILLPOND_RETURN_IF_TF_ERROR(tensorflow::internal::GetAssetFileDefs(meta_graph, &assets),
                               "reading the assets of " + directory);
+  std::map<std::string, std::string> paths;
   for (const auto& asset : assets) {
-    const std::string path =
+    paths[asset.tensor_info().name()] =
         JoinPath(directory, tensorflow::kSavedModelAssetsDirectory, asset.filename());
-    feeds->emplace_back(asset.tensor_info().name(), StringTensor(path));
   }
+  for (const auto& [tensor, path] : paths) feeds->emplace_back(tensor, StringTensor(path));
   return {};
 }
 

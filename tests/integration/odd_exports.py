@@ -148,6 +148,35 @@ def export_unfilled_table(directory: Path) -> Path:
     return let_settle(directory)
 
 
+def export_asset_named_twice(directory: Path) -> Path:
+    """Exports `y = x + 1` with TensorFlow 1; 1 is the line of "b" in a file that the collection of
+    assets lists twice.
+    """
+    import tensorflow as tf
+
+    words = directory.with_name("words.txt")
+    words.write_text("a\nb\n")
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [None], "x")
+        path = tf.constant(str(words))
+        v1.add_to_collection(v1.GraphKeys.ASSET_FILEPATHS, path)
+        # The initializer lists its file a second time.
+        initializer = tf.lookup.TextFileInitializer(
+            path,
+            tf.string,
+            tf.lookup.TextFileIndex.WHOLE_LINE,
+            tf.int64,
+            tf.lookup.TextFileIndex.LINE_NUMBER,
+        )
+        line = tf.lookup.StaticHashTable(initializer, -1).lookup(tf.constant("b"))
+        y = x + tf.cast(line, tf.float32)
+        v1.saved_model.simple_save(
+            session, str(directory), {"x": x}, {"y": y}, legacy_init_op=v1.tables_initializer()
+        )
+    return let_settle(directory)
+
+
 def _look_up(table: Any, x: Any) -> Any:
     import tensorflow as tf
 

@@ -111,6 +111,12 @@ def test_unfilled_table_keeps_the_old_version(host: ModelHost, doubling: Path, t
     assert "1 tables that no init op fills" in error_of(model, 2)
 
 
+def test_asset_that_is_listed_twice_is_read(host: ModelHost, tmp_path: Path):
+    model = host.model(prefix="listed_twice")
+    model.serve(odd_exports.export_asset_named_twice(tmp_path / "1"))
+    assert np.array_equal(array(answer(model).outputs["y"]), X + 1)
+
+
 # --- Composite tensors ------------------------------------------------------------------------------------
 
 
