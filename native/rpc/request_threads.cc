@@ -327,8 +327,11 @@ void RequestThreads::Watch() {
                                   [this] { return is_stopping_.load(); })) {
     const int64_t now_ns = base::MonotonicNs();
     ReapThreads();
-    LookAtLongRuns(now_ns);
-    Relieve();
+    const LongRuns long_runs = LookAtLongRuns(now_ns);
+    const std::vector<NewThread> planned = PlanNewThreads(now_ns);
+    // Before they start, because a thread takes a request at once.
+    ShareThreads(long_runs, planned, now_ns);
+    for (const NewThread& thread : planned) TryAddThread(thread.role, thread.group, thread.core);
     lock.unlock();
     RunDueAwaiting(now_ns);
     if (now_ns - checked_ns >= kCheckTimesNs) {
@@ -339,74 +342,77 @@ void RequestThreads::Watch() {
   }
 }
 
-void RequestThreads::Relieve() {
-  for (const auto& group : groups_) Relieve(group.get());
-}
-
-void RequestThreads::Relieve(ThreadGroup* group) {
-  size_t running_count = 0;
-  bool has_acceptor = false;
-  for (const auto& thread : threads_) {
-    if (thread->has_ended) continue;
-    running_count += thread->CanRun() ? 1 : 0;
-    has_acceptor = has_acceptor || (!thread->CanRun() && thread->group == group);
-  }
-  for (size_t missing = CountMissing(*group); missing > 0 && running_count < max_count_;
-       --missing) {
-    TryAddThread(Role::kRegular, group, FreeCore(*group));
-    ++running_count;
-  }
-  if (CountAble(*group, base::MonotonicNs(), nullptr) > 0) return;
-  if (running_count < max_count_) {
-    TryAddThread(Role::kRelief, group);
-  } else if (!has_acceptor) {
-    TryAddThread(Role::kAcceptor, group);
-  }
-}
-
-size_t RequestThreads::CountMissing(const ThreadGroup& group) const {
-  const auto serving_count =
-      static_cast<size_t>(std::count_if(threads_.begin(), threads_.end(), [&](const auto& thread) {
-        return thread->group == &group && thread->IsServing();
+std::vector<RequestThreads::NewThread> RequestThreads::PlanNewThreads(int64_t now_ns) {
+  auto running_count =
+      static_cast<size_t>(std::count_if(threads_.begin(), threads_.end(), [](const auto& thread) {
+        return !thread->has_ended && thread->CanRun();
       }));
-  return group.plan.thread_count - std::min(serving_count, group.plan.thread_count);
-}
-
-size_t RequestThreads::CountAbleSoon(int64_t now_ns) const {
-  size_t count = 0;
+  std::vector<NewThread> planned;
   for (const auto& group : groups_) {
-    count += CountAble(*group, now_ns, nullptr) + CountMissing(*group);
+    size_t able_count = CountAble(*group, now_ns, nullptr);
+    for (const size_t core : FreeCores(*group)) {
+      if (running_count == max_count_) break;
+      planned.push_back({Role::kRegular, group.get(), core});
+      ++running_count;
+      ++able_count;
+    }
+    if (able_count > 0) continue;
+    if (running_count < max_count_) {
+      planned.push_back({Role::kRelief, group.get(), 0});
+      ++running_count;
+    } else if (!HasAcceptor(*group)) {
+      planned.push_back({Role::kAcceptor, group.get(), 0});
+    }
   }
-  return std::max<size_t>(count, 1);
+  return planned;
 }
 
-// There is one while fewer threads than the regular ones of the group serve.
-size_t RequestThreads::FreeCore(const ThreadGroup& group) const {
+bool RequestThreads::HasAcceptor(const ThreadGroup& group) const {
+  return std::any_of(threads_.begin(), threads_.end(), [&](const auto& thread) {
+    return thread->group == &group && !thread->has_ended && !thread->CanRun();
+  });
+}
+
+// As many as the group lacks of threads that serve.
+std::vector<size_t> RequestThreads::FreeCores(const ThreadGroup& group) const {
   std::set<size_t> taken;
+  size_t serving_count = 0;
   for (const auto& thread : threads_) {
-    const bool has_core = thread->role == Role::kRegular && thread->IsServing();
-    if (has_core && thread->group == &group) taken.insert(thread->core);
+    if (thread->group != &group || !thread->IsServing()) continue;
+    ++serving_count;
+    if (thread->role == Role::kRegular) taken.insert(thread->core);
   }
-  size_t core = 0;
-  while (taken.count(core) > 0) ++core;
-  return core;
+  std::vector<size_t> cores;
+  const size_t wanted_count = group.plan.thread_count;
+  for (size_t core = 0; serving_count + cores.size() < wanted_count; ++core) {
+    if (taken.count(core) == 0) cores.push_back(core);
+  }
+  return cores;
 }
 
-void RequestThreads::LookAtLongRuns(int64_t now_ns) {
-  std::map<std::string, size_t> long_run_counts;
+RequestThreads::LongRuns RequestThreads::LookAtLongRuns(int64_t now_ns) {
+  LongRuns long_runs;
   modest_ns_ = std::max(modest_ns_, LastModestNs());
   for (const auto& thread : threads_) {
-    if (!thread->IsStalled(now_ns)) continue;
-    // A thread that has the lock ends its run. If it gives way, that may take long.
-    const std::unique_lock<std::mutex> lock(thread->call_mutex, std::try_to_lock);
-    if (!lock || thread->call == nullptr) continue;
-    // A run ends by itself at the deadline that its client set. A deadline that the server set ends
-    // it from here.
-    if (now_ns >= thread->call->run_context().deadline_ns) thread->call->Cancel(now_ns);
-    long_run_counts[thread->call->PeekModelName()] += 1;
-    LookForGreed(thread.get(), now_ns);
+    if (!LookAtLongRun(thread.get(), now_ns, &long_runs.counts_by_model)) {
+      long_runs.able_count += thread->IsServing() ? 1 : 0;
+    }
   }
-  ShareThreads(long_run_counts, now_ns);
+  return long_runs;
+}
+
+bool RequestThreads::LookAtLongRun(Thread* thread, int64_t now_ns,
+                                   std::map<std::string, size_t>* counts_by_model) {
+  if (!thread->IsStalled(now_ns)) return false;
+  // A thread that has the lock ends its run. If it gives way, that may take long.
+  const std::unique_lock<std::mutex> lock(thread->call_mutex, std::try_to_lock);
+  if (!lock || thread->call == nullptr) return false;
+  // A run ends by itself at the deadline that its client set. A deadline that the server set ends
+  // it from here.
+  if (now_ns >= thread->call->run_context().deadline_ns) thread->call->Cancel(now_ns);
+  (*counts_by_model)[thread->call->PeekModelName()] += 1;
+  LookForGreed(thread, now_ns);
+  return true;
 }
 
 int64_t RequestThreads::LastModestNs() const {
@@ -427,12 +433,15 @@ void RequestThreads::LookForGreed(Thread* thread, int64_t now_ns) {
   if (is_pinned_) Pin(thread);
 }
 
-void RequestThreads::ShareThreads(const std::map<std::string, size_t>& long_run_counts,
+void RequestThreads::ShareThreads(const LongRuns& long_runs, const std::vector<NewThread>& planned,
                                   int64_t now_ns) {
-  // Each thread that is not held up may take a request of the model before the next look.
-  const size_t able_count = long_run_counts.empty() ? 0 : CountAbleSoon(now_ns);
+  const auto new_count = static_cast<size_t>(
+      std::count_if(planned.begin(), planned.end(),
+                    [](const NewThread& thread) { return thread.role != Role::kAcceptor; }));
+  // At least one, because a run of another model may end before the next look.
+  const size_t able_count = std::max<size_t>(long_runs.able_count + new_count, 1);
   std::set<std::string> models;
-  for (const auto& [model, count] : long_run_counts) {
+  for (const auto& [model, count] : long_runs.counts_by_model) {
     if (count + able_count > share_of_model_) models.insert(model);
   }
   if (!models.empty() || groups_.has_paused()) groups_.SetPausedModels(models, now_ns);

@@ -182,6 +182,18 @@ class RequestThreads final {
     int64_t last_run_ns = 0;
   };
 
+  struct NewThread {
+    Role role;
+    ThreadGroup* group;
+    size_t core;
+  };
+
+  // Each thread that serves is in one of the counts.
+  struct LongRuns {
+    std::map<std::string, size_t> counts_by_model;
+    size_t able_count = 0;  // threads that may take a request of any model before the next look
+  };
+
   // All of these need mutex_.
   void AddThread(Role role, ThreadGroup* group, size_t core = 0);
   void TryAddThread(Role role, ThreadGroup* group, size_t core = 0);
@@ -204,24 +216,25 @@ class RequestThreads final {
 
   // --- called by the watchdog ---
   void Watch();
-  // Keeps as many threads of each group at the priority of requests as it has regular ones, and one
-  // at least that is not held up. Both need mutex_.
-  void Relieve();
-  void Relieve(ThreadGroup* group);
+  // The threads to start, so that as many of each group serve at the priority of requests as it
+  // has regular ones, and one at least is not held up. Needs mutex_.
+  std::vector<NewThread> PlanNewThreads(int64_t now_ns);
   void WakeForQueue(ThreadGroup* group);
-  size_t FreeCore(const ThreadGroup& group) const;  // needs mutex_
-  // The threads that Relieve starts because others give way, and the threads that are not held up
-  // after it, or more. Both need mutex_.
-  size_t CountMissing(const ThreadGroup& group) const;
-  size_t CountAbleSoon(int64_t now_ns) const;
+  bool HasAcceptor(const ThreadGroup& group) const;  // needs mutex_
+  // The cores of regular threads that no serving thread has. Needs mutex_.
+  std::vector<size_t> FreeCores(const ThreadGroup& group) const;
   // Cancels the long runs whose deadline has passed, lets the greedy ones give way, and counts
   // those of each model. Needs mutex_.
-  void LookAtLongRuns(int64_t now_ns);
+  LongRuns LookAtLongRuns(int64_t now_ns);
+  // The same for one thread. Returns false if it has no long run.
+  bool LookAtLongRun(Thread* thread, int64_t now_ns,
+                     std::map<std::string, size_t>* counts_by_model);
   int64_t LastModestNs() const;                       // needs mutex_
   void LookForGreed(Thread* thread, int64_t now_ns);  // needs mutex_ and the thread's call_mutex
-  // Has the queue hold back the models whose long runs have their share of the threads. Needs
-  // mutex_.
-  void ShareThreads(const std::map<std::string, size_t>& long_run_counts, int64_t now_ns);
+  // Has the queues hold back the models whose long runs may get more than their share of the
+  // threads before the next look, when the planned threads run requests too. Needs mutex_.
+  void ShareThreads(const LongRuns& long_runs, const std::vector<NewThread>& planned,
+                    int64_t now_ns);
   void RunDueAwaiting(int64_t now_ns);
   void ReapThreads();  // needs mutex_
 
