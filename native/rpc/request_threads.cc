@@ -342,7 +342,7 @@ void RequestThreads::Watch() {
   }
 }
 
-std::vector<RequestThreads::NewThread> RequestThreads::PlanNewThreads(int64_t now_ns) {
+std::vector<RequestThreads::NewThread> RequestThreads::PlanNewThreads(int64_t now_ns) const {
   auto running_count =
       static_cast<size_t>(std::count_if(threads_.begin(), threads_.end(), [](const auto& thread) {
         return !thread->has_ended && thread->CanRun();
@@ -375,16 +375,19 @@ bool RequestThreads::HasAcceptor(const ThreadGroup& group) const {
 
 // As many as the group lacks of threads that serve.
 std::vector<size_t> RequestThreads::FreeCores(const ThreadGroup& group) const {
-  std::set<size_t> taken;
-  size_t serving_count = 0;
-  for (const auto& thread : threads_) {
-    if (thread->group != &group || !thread->IsServing()) continue;
-    ++serving_count;
-    if (thread->role == Role::kRegular) taken.insert(thread->core);
-  }
+  const auto is_serving = [&](const auto& thread) {
+    return thread->group == &group && thread->IsServing();
+  };
+  const auto serving_count =
+      static_cast<size_t>(std::count_if(threads_.begin(), threads_.end(), is_serving));
   std::vector<size_t> cores;
-  const size_t wanted_count = group.plan.thread_count;
-  for (size_t core = 0; serving_count + cores.size() < wanted_count; ++core) {
+  // Nearly always, and then it takes no memory.
+  if (serving_count >= group.plan.thread_count) return cores;
+  std::set<size_t> taken;
+  for (const auto& thread : threads_) {
+    if (thread->role == Role::kRegular && is_serving(thread)) taken.insert(thread->core);
+  }
+  for (size_t core = 0; serving_count + cores.size() < group.plan.thread_count; ++core) {
     if (taken.count(core) == 0) cores.push_back(core);
   }
   return cores;

@@ -218,7 +218,7 @@ class RequestThreads final {
   void Watch();
   // The threads to start, so that as many of each group serve at the priority of requests as it
   // has regular ones, and one at least is not held up. Needs mutex_.
-  std::vector<NewThread> PlanNewThreads(int64_t now_ns);
+  std::vector<NewThread> PlanNewThreads(int64_t now_ns) const;
   void WakeForQueue(ThreadGroup* group);
   bool HasAcceptor(const ThreadGroup& group) const;  // needs mutex_
   // The cores of regular threads that no serving thread has. Needs mutex_.

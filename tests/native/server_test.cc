@@ -50,7 +50,7 @@ using testing::WireMessage;
 
 using ServerTest = testing::ServedModels;
 
-// Threads that may run requests at a time (server.cc).
+// Threads in the steady state, and threads that may run requests at a time (server.cc).
 int RegularCount() { return static_cast<int>(base::AllowedCores().size()); }
 int MaxRunCount() { return 4 * RegularCount(); }
 
