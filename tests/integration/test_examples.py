@@ -168,7 +168,7 @@ def test_warm_up_replays_records_of_all_three_kinds(host: ModelHost, export: Pat
     kinds = ("classify_log", "regress_log", "multi_inference_log")
     drop_with(export, model.base_path, 1, *(warm_up_log(kind) for kind in kinds))
     model.wait_until_available(1)
-    assert model.logged("version_available", version=1)[0]["warm_up_seconds"] > 0
+    assert model.wait_for_log("version_available", version=1)["warm_up_seconds"] > 0
 
 
 def test_failing_warm_up_record_stops_version(host: ModelHost, export: Path):
