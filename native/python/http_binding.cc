@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "native/python/server_binding.h"
@@ -19,6 +20,7 @@ namespace nb = nanobind;
 using rpc::RareCall;
 using rpc::Server;
 
+using ItemList = nb::typed<nb::list, nb::bytes>;
 // Headers as in ASGI: pairs of bytes, with names in lower case.
 using HeaderList = nb::typed<nb::list, nb::typed<nb::tuple, nb::bytes, nb::bytes>>;
 
@@ -62,7 +64,55 @@ void AddHttp(nb::class_<RareCall>* call) {
                   "body: bytes) -> None"));
 }
 
+void AddHttpDocuments(nb::class_<Server>* server) {
+  server
+      ->def(
+          "set_http_document",
+          [](Server& self, const std::string& path, int status, nb::bytes body) {
+            if (auto* const documents = self.http_documents()) {
+              documents->Set(path, {status, std::string(TextOf(body))});
+            }
+          },
+          nb::arg("path"), nb::arg("status"), nb::arg("body"))
+      .def(
+          "remove_http_document",
+          [](Server& self, const std::string& path) {
+            if (auto* const documents = self.http_documents()) documents->Remove(path);
+          },
+          nb::arg("path"))
+      .def(
+          "set_http_list_frame",
+          [](Server& self, const std::string& path, int status, nb::bytes head, nb::bytes tail) {
+            if (auto* const documents = self.http_documents()) {
+              documents->SetListFrame(
+                  path, {status, std::string(TextOf(head)), std::string(TextOf(tail))});
+            }
+          },
+          nb::arg("path"), nb::arg("status"), nb::arg("head"), nb::arg("tail"))
+      .def(
+          "set_http_list_items",
+          [](Server& self, const std::string& path, const ItemList& items) {
+            auto* const documents = self.http_documents();
+            if (documents == nullptr) return;
+            std::vector<std::string> texts;
+            for (const nb::handle item : items) {
+              texts.emplace_back(TextOf(nb::cast<nb::bytes>(item)));
+            }
+            documents->SetListItems(path, std::move(texts));
+          },
+          nb::arg("path"), nb::arg("items"))
+      .def(
+          "set_http_list_item",
+          [](Server& self, const std::string& path, size_t index, nb::bytes item) {
+            if (auto* const documents = self.http_documents()) {
+              documents->SetListItem(path, index, std::string(TextOf(item)));
+            }
+          },
+          nb::arg("path"), nb::arg("index"), nb::arg("item"));
+}
+
 void AddHttp(nb::class_<Server>* server) {
+  AddHttpDocuments(server);
   server
       ->def(
           "start_http",
@@ -82,13 +132,6 @@ void AddHttp(nb::class_<Server>* server) {
           // The binder cannot derive that the unique_ptr may be null.
           nb::sig("def take_http_call(self, is_probe: bool, timeout_seconds: float) -> "
                   "RareCall | None"))
-      .def(
-          "set_http_document",
-          [](Server& self, const std::string& path, int status, nb::bytes body) {
-            self.SetHttpDocument(path, {status, std::string(TextOf(body))});
-          },
-          nb::arg("path"), nb::arg("status"), nb::arg("body"))
-      .def("remove_http_document", &Server::RemoveHttpDocument, nb::arg("path"))
       .def("ask_http_to_go", &Server::AskHttpToGo)
       .def(
           "shutdown_http",

@@ -244,7 +244,7 @@ const rpc::Method* RestService::Find(std::string_view http_method, std::string_v
 
 const rpc::Method* RestService::FindDocument(std::string_view target) const {
   if (ParseMetadataTarget(target)) return &metadata_route_;
-  return documents_.Find(DocumentPath(target)) == nullptr ? nullptr : &document_route_;
+  return documents_.Has(DocumentPath(target)) ? &document_route_ : nullptr;
 }
 
 const rpc::Method* RestService::FindRun(std::string_view target) const {

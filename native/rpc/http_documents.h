@@ -1,34 +1,41 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
+
+#include "native/rpc/http_document.h"
+#include "native/rpc/http_list_document.h"
 
 namespace millpond::rpc {
 
-// An answer that is made before it is asked for: JSON that no cache may keep.
-struct HttpDocument {
-  int status = 200;
-  std::string body;
-};
-
-// The documents by their paths. The control plane replaces one when what it shows has changed, so
-// that a request for it waits for no other thread.
+// The documents by their paths. The control plane replaces one, or an item of a list, when what it
+// shows has changed, so that a request for it waits for no other thread.
 //
 // Thread: any, at once.
 class HttpDocuments {
  public:
   void Set(const std::string& path, HttpDocument document);
   void Remove(const std::string& path);
+  // A list is found once it has a frame. A document of the same path comes first.
+  void SetListFrame(const std::string& path, HttpListDocument::Frame frame);
+  void SetListItems(const std::string& path, std::vector<std::string> items);
+  void SetListItem(const std::string& path, size_t index, std::string item);
+
+  bool Has(const std::string& path) const;
   // Returns null if there is none.
   std::shared_ptr<const HttpDocument> Find(const std::string& path) const;
 
  private:
-  // Held for a look-up or a replacement.
+  // Held for a look-up or a replacement, and while a changed list is joined: 1,000 models take some
+  // 20 µs.
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<const HttpDocument>> documents_;
+  mutable std::unordered_map<std::string, HttpListDocument> lists_;
 };
 
 }  // namespace millpond::rpc

@@ -415,12 +415,8 @@ std::unique_ptr<RareCall> Server::TakeHttpCall(bool is_probe, int64_t timeout_ns
 
 bool Server::HasHttpCallsToCome() const { return !state_->http->service.probes()->is_closed(); }
 
-void Server::SetHttpDocument(const std::string& path, HttpDocument document) {
-  if (state_->http) state_->http->documents.Set(path, std::move(document));
-}
-
-void Server::RemoveHttpDocument(const std::string& path) {
-  if (state_->http) state_->http->documents.Remove(path);
+HttpDocuments* Server::http_documents() {
+  return state_->http ? &state_->http->documents : nullptr;
 }
 
 void Server::SetHealth(const std::string& service, bool is_serving) {

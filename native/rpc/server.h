@@ -88,8 +88,8 @@ struct ServerOptions {
 // The gRPC server: the network, the threads and the methods.
 //
 // Thread: the control plane's, one at a time. Any, at once: TakeRareCall, HasRareCallsToCome,
-// TakeHttpCall, HasHttpCallsToCome, SetHttpDocument, RemoveHttpDocument, PinRequestThreads,
-// connection_count, LimitCountsByName. Lifetime: the serving map outlives it.
+// TakeHttpCall, HasHttpCallsToCome, http_documents, PinRequestThreads, connection_count,
+// LimitCountsByName. Lifetime: the serving map outlives it.
 class Server {
  public:
   Server(servable::ServingMap* map, ServerOptions options);
@@ -111,9 +111,8 @@ class Server {
   // The requests over HTTP that the control plane answers: probes, or all others.
   std::unique_ptr<RareCall> TakeHttpCall(bool is_probe, int64_t timeout_ns);
   bool HasHttpCallsToCome() const;
-  // Sets and removes an answer to GET requests of `path`. Any thread. Nothing without HTTP.
-  void SetHttpDocument(const std::string& path, HttpDocument document);
-  void RemoveHttpDocument(const std::string& path);
+  // The answers to GET requests; null without HTTP.
+  HttpDocuments* http_documents();
   // False once Shutdown has refused what rare calls were left: TakeRareCall then returns at once.
   bool HasRareCallsToCome() const;
   void SetHealth(const std::string& service, bool is_serving);

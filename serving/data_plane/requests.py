@@ -305,8 +305,8 @@ class GrpcServer(Protocol):
     are no run of a model. C++ answers all others.
 
     Thread: one at a time starts it, sets its health and shuts it down. Any thread, at once, may call
-    `take_rare_call`, `take_http_call`, `set_http_document`, `remove_http_document` and
-    `pin_request_threads`, and read the properties.
+    `take_rare_call`, `take_http_call`, `pin_request_threads` and those of documents and lists, and
+    read the properties.
     """
 
     def start(self) -> None:
@@ -366,6 +366,18 @@ class GrpcServer(Protocol):
 
     def remove_http_document(self, path: str) -> None:
         """Lets Python answer `path` again."""
+
+    def set_http_list_frame(self, path: str, status: int, head: bytes, tail: bytes) -> None:
+        """Answers each GET of `path` from now on with `head`, the list's items and `tail`, as JSON. Any thread.
+
+        Commas stand between the items. A change costs its own size, and the next GET joins the items.
+        """
+
+    def set_http_list_items(self, path: str, items: Sequence[bytes]) -> None:
+        """Replaces all items of the list at `path`. Any thread."""
+
+    def set_http_list_item(self, path: str, index: int, item: bytes) -> None:
+        """Replaces one item of the list at `path`; does nothing if it has none at `index`. Any thread."""
 
     def pin_request_threads(self, is_pinned: bool) -> bool:
         """Pins each request thread to a core of its own, or unpins all of them.

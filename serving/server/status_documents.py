@@ -36,6 +36,7 @@ from serving.server.model_documents import (
 )
 
 READY_PATH = "/readyz"
+_LIST_END = b"}}"
 
 _log = structlog.get_logger(__name__)
 
@@ -44,8 +45,9 @@ class StatusDocuments:
     """Gives the data plane a new document when what it shows has changed. Any thread.
 
     The documents are the status of models, their readiness and metadata in the open inference protocol, and the
-    probes of the server. A change of one model updates only that model's documents and the text of `/readyz`,
-    which lists all models. This class has no thread: the thread that changes a model calls it after the change.
+    probes of the server. A change of one model updates only that model's documents and its item of `/readyz`, so
+    the start of a thousand models costs a thousand times the start of one. This class has no thread: the thread
+    that changes a model calls it after the change.
     """
 
     def __init__(
@@ -73,13 +75,13 @@ class StatusDocuments:
         self._published: dict[str, Documents] = {}
         self._server_documents: Documents = {}
         self._views: dict[str, ModelView] = {}
-        # For each configured model the reason why it is not ready, its own document, and its part of
-        # `/readyz`, which has the order of the models.
-        self._reasons: dict[str, str | None] = {}
+        # For each configured model its own document, and its item of `/readyz`, in the order of the models.
         self._readiness: dict[str, Document] = {}
-        self._parts: dict[str, str] = {}
-        # The models that have a reason; None: not known.
-        self._waiting: Sequence[str] | None = None
+        self._items: dict[str, bytes] = {}
+        self._indices: dict[str, int] = {}
+        # The models that are not ready, in that order, and the frame of `/readyz`.
+        self._waiting: dict[str, None] = {}
+        self._frame: Document | None = None
         self._metadata: dict[str, dict[int, Mapping[str, Any] | None]] = {}
         self._fixed: Documents = {
             "/v2/health/live": document({"live": True}),
@@ -99,10 +101,12 @@ class StatusDocuments:
             self._known = frozenset(names)
             for name in changed:
                 self._update_model(name)
-            for name in self._parts.keys() - self._known:
+            for name in self._items.keys() - self._known:
                 self._forget_readiness(name)
-            self._parts = {name: self._parts[name] for name in names}
-            self._waiting = None
+            self._items = {name: self._items[name] for name in names}
+            self._indices = {name: index for index, name in enumerate(self._items)}
+            self._sort_waiting()
+            self._grpc.set_http_list_items(READY_PATH, list(self._items.values()))
             self._update_server()
 
     def model_changed(self, name: str) -> None:
@@ -116,14 +120,14 @@ class StatusDocuments:
 
     def _on_health(self) -> None:
         with self._lock:
-            for name in self._parts if self._health.server.is_draining else ():
+            for name in self._items if self._health.server.is_draining else ():
                 self._update_model(name)
             self._update_server()
 
     # --- Holding `_lock` --------------------------------------------------------------------------
 
     def _update_model(self, name: str) -> bool:
-        """Returns True if the model's part of `/readyz` has changed."""
+        """Returns True if the model's item of `/readyz` has changed."""
         statuses = self._monitor.versions(name)
         view = self._view(name, statuses)
         # A load has many stages, which only the readiness shows.
@@ -140,12 +144,24 @@ class StatusDocuments:
         if self._readiness.get(name) == made:
             return False
         self._readiness[name] = made
-        self._parts[name] = _part(readiness)
-        if (self._reasons.get(name, "") is None) != (reason is None):
-            self._waiting = None
-        self._reasons[name] = reason
         self._grpc.set_http_document(_ready_path(name), made.status, made.body)
+        self._items[name] = _item(readiness)
+        self._note_waiting(name, is_waiting=reason is not None)
+        # `set_models` sends the items of models that are new.
+        if name in self._indices:
+            self._grpc.set_http_list_item(READY_PATH, self._indices[name], self._items[name])
         return True
+
+    def _note_waiting(self, name: str, *, is_waiting: bool) -> None:
+        if not is_waiting:
+            self._waiting.pop(name, None)
+        elif name not in self._waiting:
+            self._waiting[name] = None
+            if name in self._indices:
+                self._sort_waiting()
+
+    def _sort_waiting(self) -> None:
+        self._waiting = dict.fromkeys(sorted(self._waiting, key=self._indices.__getitem__))
 
     def _publish(self, name: str, made: Documents) -> None:
         self._published[name] = self._push(self._published.pop(name, {}), made)
@@ -162,7 +178,8 @@ class StatusDocuments:
 
     def _forget_readiness(self, name: str) -> None:
         """Lets Python answer that the model is not configured."""
-        del self._readiness[name], self._reasons[name], self._parts[name]
+        del self._readiness[name], self._items[name]
+        self._waiting.pop(name, None)
         self._grpc.remove_http_document(_ready_path(name))
 
     def _update_server(self) -> None:
@@ -172,30 +189,26 @@ class StatusDocuments:
             {
                 **self._fixed,
                 "/v2/health/ready": document({"ready": is_ready}, 200 if is_ready else 503),
-                READY_PATH: self._server_readiness(),
             },
         )
+        frame = self._server_readiness()
+        if frame != self._frame:
+            self._frame = frame
+            head = frame.body.removesuffix(_LIST_END)
+            self._grpc.set_http_list_frame(READY_PATH, frame.status, head, _LIST_END)
 
     # The monitor calls this class before the health of the server follows the same change, and each brings its
     # own push. So when the last model comes, `/readyz` shows it ready beside 503 until the second push: a
     # probe is told too late that the server is ready, and never too early. When a model goes, the first push
     # shows it gone beside the status before.
     def _server_readiness(self) -> Document:
+        """The readiness of the server, without its models."""
         server = self._health.server
         reason = server_reason(
-            self._waiting_models(), is_serving=server.is_serving, is_draining=server.is_draining
+            self._waiting, is_serving=server.is_serving, is_draining=server.is_draining
         )
-        empty_readiness = Readiness(server.is_serving, reason, {})
-        empty = document(readiness_document(empty_readiness), empty_readiness.status)
-        # Each model's part is made when the model changes, because there may be a thousand.
-        parts = ",".join(self._parts.values())
-        return Document(empty.status, empty.body.removesuffix(b"}}") + parts.encode() + b"}}")
-
-    def _waiting_models(self) -> Sequence[str]:
-        """The models without a version, in their order. Most changes leave them as they are."""
-        if self._waiting is None:
-            self._waiting = [name for name in self._parts if self._reasons[name] is not None]
-        return self._waiting
+        empty = Readiness(server.is_serving, reason, {})
+        return document(readiness_document(empty), empty.status)
 
     def _push(self, before: Documents, after: Documents) -> Documents:
         for path in before.keys() - after.keys():
@@ -250,7 +263,7 @@ def _ready_path(name: str) -> str:
     return f"{READY_PATH}?model={path_part(name)}"
 
 
-def _part(readiness: Readiness) -> str:
+def _item(readiness: Readiness) -> bytes:
     """The models of a readiness as the inside of a JSON object."""
     models = readiness_document(readiness)["models"]
-    return json.dumps(models, separators=(",", ":"))[1:-1]
+    return json.dumps(models, separators=(",", ":"))[1:-1].encode()

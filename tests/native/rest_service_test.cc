@@ -86,8 +86,8 @@ TEST_F(RestServiceTest, MetadataIsTheVersionsOwnAndRecordedThere) {
 // No thread takes what is left to Python here.
 TEST_F(RestServiceTest, ADocumentIsAnsweredWithoutPython) {
   Start();
-  server_->SetHttpDocument("/v1/models/m", {200, "{\"a\":1}"});
-  server_->SetHttpDocument("/readyz", {503, "{}"});
+  server_->http_documents()->Set("/v1/models/m", {200, "{\"a\":1}"});
+  server_->http_documents()->Set("/readyz", {503, "{}"});
   const Http1Answer answer = Ask(testing::GetRequest("/V1/models/%6d"));
   EXPECT_EQ(answer.status, 200);
   EXPECT_EQ(answer.body, "{\"a\":1}");
@@ -95,7 +95,7 @@ TEST_F(RestServiceTest, ADocumentIsAnsweredWithoutPython) {
   EXPECT_EQ(answer.Header("cache-control"), "no-store");
   EXPECT_EQ(Ask("HEAD /v1/models/m HTTP/1.1\r\nHost: h\r\n\r\n").Header("content-length"), "7");
   EXPECT_EQ(Ask(testing::GetRequest("/readyz")).status, 503);
-  server_->SetHttpDocument("/readyz", {200, "{}"});
+  server_->http_documents()->Set("/readyz", {200, "{}"});
   EXPECT_EQ(Ask(testing::GetRequest("/readyz")).status, 200);
 }
 
@@ -105,7 +105,7 @@ TEST_F(RestServiceTest, DocumentsAreAnsweredWhileTheMemoryIsFull) {
   options_.budget = budget;
   quick_->SetMetadataJson("{\"m\":7}");
   Start();
-  server_->SetHttpDocument("/readyz", {200, "{}"});
+  server_->http_documents()->Set("/readyz", {200, "{}"});
   base::ByteBudget::Share taken(budget.get());
   ASSERT_TRUE(taken.Resize(kLimitBytes));
   EXPECT_EQ(Ask(Predict("m", "1")).status, 429);
@@ -113,10 +113,29 @@ TEST_F(RestServiceTest, DocumentsAreAnsweredWhileTheMemoryIsFull) {
   EXPECT_EQ(Ask(testing::GetRequest("/v1/models/m/metadata")).status, 200);
 }
 
+TEST_F(RestServiceTest, AnItemOfAListIsReplacedAlone) {
+  Start();
+  rpc::HttpDocuments* const documents = server_->http_documents();
+  documents->SetListItems("/readyz", {"1", "2"});
+  EXPECT_FALSE(documents->Has("/readyz")) << "without a frame";
+  EXPECT_EQ(documents->Find("/readyz"), nullptr);
+  documents->SetListFrame("/readyz", {503, "[", "]"});
+  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).status, 503);
+  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).body, "[1,2]");
+  documents->SetListItem("/readyz", 1, "3");
+  documents->SetListItem("/readyz", 2, "there is no such item");
+  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).body, "[1,3]");
+  documents->SetListFrame("/readyz", {200, "{", "}"});
+  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).status, 200);
+  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).body, "{1,3}");
+  documents->SetListItems("/readyz", {});
+  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).body, "{}");
+}
+
 TEST_F(RestServiceTest, PythonIsAskedForWhatHasNoDocument) {
   Start();
-  server_->SetHttpDocument("/v1/models/m", {200, "{}"});
-  server_->RemoveHttpDocument("/v1/models/m");
+  server_->http_documents()->Set("/v1/models/m", {200, "{}"});
+  server_->http_documents()->Remove("/v1/models/m");
   RawHttp1 client(port());
   client.Send(testing::GetRequest("/v1/models/m"));
   const auto call = server_->TakeHttpCall(/*is_probe=*/true, 4'000'000'000);
@@ -129,7 +148,7 @@ TEST_F(RestServiceTest, PythonIsAskedForWhatHasNoDocument) {
 TEST_F(RestServiceTest, DocumentsAreAnsweredWhileAllThreadsRun) {
   options_.max_thread_count = 2;
   Start();
-  server_->SetHttpDocument("/v2/health/ready", {200, "{}"});
+  server_->http_documents()->Set("/v2/health/ready", {200, "{}"});
   std::vector<std::unique_ptr<RawHttp1>> endless;
   for (int i = 0; i < 8; ++i) {
     endless.push_back(std::make_unique<RawHttp1>(port()));

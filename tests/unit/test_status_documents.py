@@ -1,5 +1,6 @@
 """The documents of the data plane are what Python answers to the same question."""
 
+import json
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -95,6 +96,10 @@ class World:
     def route(self, name: str = "m", **routing: object) -> None:
         state = StreamState(name=name, routing=Routing(**routing), is_idle=False)  # type: ignore[arg-type]
         self.streams.replace(state)
+
+    def reason(self) -> str:
+        """The reason of `/readyz`."""
+        return str(json.loads(self.grpc.http_documents["/readyz"][1])["reason"])
 
     def _application(self) -> PrefixRouter:
         questions = InferenceQuestions(
@@ -242,6 +247,35 @@ def test_an_equal_document_is_not_pushed_again() -> None:
     world.documents.model_changed("m")
     world.documents.model_changed("a/b é")
     assert not world.grpc.http_documents
+
+
+def test_a_change_of_a_model_pushes_one_item() -> None:
+    world = World()
+    names = [*NAMES, *(f"other{number}" for number in range(300))]
+    world.documents.set_models(names)
+    pushed = len(world.grpc.list_changes)
+    world.record(1, LOADING, stage=LoadStage.RESTORE)
+    ((path, index, item),) = world.grpc.list_changes[pushed:]
+    assert (path, index) == ("/readyz", 0)
+    assert item == b'"m":{"is_ready":false,"reason":"version 1 is LOADING (restore)"}'
+    body = world.grpc.http_documents["/readyz"][1]
+    assert list(json.loads(body)["models"]) == names
+    assert item in body
+
+
+def test_readiness_names_waiting_models_in_their_order() -> None:
+    world = World()
+    for name in ("new", "m", "a/b é"):
+        world.record(1, AVAILABLE, name=name)
+    names = ("new", *reversed(NAMES))
+    world.served.configured = names
+    world.health.set_models(names)
+    world.documents.set_models(names)
+    for name in ("m", "new", "a/b é"):
+        world.record(1, END, name=name)
+    assert world.reason() == "no version is available of: new, a/b é, m"
+    world.record(2, AVAILABLE, name="new")
+    assert world.reason() == "no version is available of: a/b é, m"
 
 
 def test_a_bug_leaves_the_answers_to_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,10 @@ class FakeGrpcServer:
         self.log: list[str] = []
         self.pins: list[bool] = []
         self.http_documents: dict[str, tuple[int, bytes]] = {}
+        self._list_frames: dict[str, tuple[int, bytes, bytes]] = {}
+        self._list_items: dict[str, list[bytes]] = {}
+        # The arguments of `set_http_list_item`.
+        self.list_changes: list[tuple[str, int, bytes]] = []
         self.http_calls: dict[bool, deque[RareCall]] = {False: deque(), True: deque()}
         self.is_http_shut_down = False
         self.options = GrpcServerOptions(addresses=[])
@@ -130,6 +134,26 @@ class FakeGrpcServer:
 
     def remove_http_document(self, path: str) -> None:
         del self.http_documents[path]
+
+    def set_http_list_frame(self, path: str, status: int, head: bytes, tail: bytes) -> None:
+        self._list_frames[path] = status, head, tail
+        self._join(path)
+
+    def set_http_list_items(self, path: str, items: Sequence[bytes]) -> None:
+        self._list_items[path] = list(items)
+        self._join(path)
+
+    def set_http_list_item(self, path: str, index: int, item: bytes) -> None:
+        assert index < len(self._list_items[path])
+        self._list_items[path][index] = item
+        self.list_changes.append((path, index, item))
+        self._join(path)
+
+    def _join(self, path: str) -> None:
+        if path in self._list_frames:
+            status, head, tail = self._list_frames[path]
+            body = b",".join(self._list_items.get(path, []))
+            self.http_documents[path] = status, head + body + tail
 
     def ask_http_to_go(self) -> None:
         self.log.append("ask_http_to_go")
