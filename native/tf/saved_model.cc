@@ -22,11 +22,11 @@
 #include "native/tf/parameter_memory.h"
 #include "native/tf/resource_reads.h"
 #include "native/tf/row_analysis.h"
-#include "native/tf/run_executor.h"
 #include "native/tf/run_memory_limits.h"
 #include "native/tf/runtime.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/session_callables.h"
+#include "native/tf/session_options.h"
 #include "native/tf/session_runner.h"
 #include "native/tf/signature_def.h"
 #include "native/tf/status.h"
@@ -78,24 +78,6 @@ std::string EncodeSignatureDefMap(const tensorflow::MetaGraphDef& meta_graph) {
     writer.BytesField(kValue, body);
   }
   return encoded;
-}
-
-tensorflow::SessionOptions MakeSessionOptions() {
-  const RuntimeOptions runtime = CurrentRuntimeOptions();
-  tensorflow::SessionOptions options;
-  options.config.set_intra_op_parallelism_threads(runtime.intra_op_thread_count);
-  options.config.set_inter_op_parallelism_threads(runtime.inter_op_thread_count);
-  // Serves a graph with a GPU's name in it on the CPU, as tf.saved_model.load does.
-  options.config.set_allow_soft_placement(true);
-  options.config.mutable_experimental()->set_disable_optimize_for_static_graph(
-      runtime.keeps_graphs);
-  if (!runtime.is_stock) options.config.mutable_experimental()->set_executor_type(kRunExecutor);
-  if (runtime.has_load_pool) {
-    // The second pool is kLoadPool.
-    options.config.add_session_inter_op_thread_pool();
-    options.config.add_session_inter_op_thread_pool();
-  }
-  return options;
 }
 
 // Returns the pool of restore and init: the calling thread or, in the stock runtime, a pool.
@@ -426,9 +408,10 @@ std::shared_ptr<void> SavedModel::parameter_allocator() const { return state_->p
 Status SavedModel::CreateSession() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "CreateSession"));
   const ParameterMemoryScope parameter_scope(state_->parameters);
-  MILLPOND_RETURN_IF_TF_ERROR(tensorflow::LoadMetagraphIntoSession(
-                                  MakeSessionOptions(), state_->meta_graph, &state_->session),
-                              "creating the session of " + state_->directory);
+  MILLPOND_RETURN_IF_TF_ERROR(
+      tensorflow::LoadMetagraphIntoSession(MakeSessionOptions(state_->meta_graph),
+                                           state_->meta_graph, &state_->session),
+      "creating the session of " + state_->directory);
   state_->step = Step::kSession;
   return {};
 }
