@@ -21,6 +21,7 @@ using rpc::RareCall;
 using rpc::Server;
 
 using ItemList = nb::typed<nb::list, nb::bytes>;
+using NumberedItems = nb::typed<nb::dict, size_t, nb::bytes>;
 // Headers as in ASGI: pairs of bytes, with names in lower case.
 using HeaderList = nb::typed<nb::list, nb::typed<nb::tuple, nb::bytes, nb::bytes>>;
 
@@ -64,6 +65,27 @@ void AddHttp(nb::class_<RareCall>* call) {
                   "body: bytes) -> None"));
 }
 
+void SetHttpList(Server& self, const std::string& path, int status, const nb::bytes& head,
+                 const ItemList& items, const nb::bytes& tail) {
+  auto* const documents = self.http_documents();
+  if (documents == nullptr) return;
+  std::vector<std::string> texts;
+  for (const nb::handle item : items) texts.emplace_back(TextOf(nb::cast<nb::bytes>(item)));
+  documents->SetList(path, rpc::HttpListDocument({status, std::string(TextOf(head))},
+                                                 std::move(texts), std::string(TextOf(tail))));
+}
+
+void ChangeHttpList(Server& self, const std::string& path, int status, const nb::bytes& head,
+                    const NumberedItems& items) {
+  auto* const documents = self.http_documents();
+  if (documents == nullptr) return;
+  rpc::HttpListDocument::NumberedItems changed;
+  for (const auto& [number, item] : items) {
+    changed.emplace_back(nb::cast<size_t>(number), TextOf(nb::cast<nb::bytes>(item)));
+  }
+  documents->ChangeList(path, {status, std::string(TextOf(head))}, std::move(changed));
+}
+
 void AddHttpDocuments(nb::class_<Server>* server) {
   server
       ->def(
@@ -80,35 +102,10 @@ void AddHttpDocuments(nb::class_<Server>* server) {
             if (auto* const documents = self.http_documents()) documents->Remove(path);
           },
           nb::arg("path"))
-      .def(
-          "set_http_list_frame",
-          [](Server& self, const std::string& path, int status, nb::bytes head, nb::bytes tail) {
-            if (auto* const documents = self.http_documents()) {
-              documents->SetListFrame(
-                  path, {status, std::string(TextOf(head)), std::string(TextOf(tail))});
-            }
-          },
-          nb::arg("path"), nb::arg("status"), nb::arg("head"), nb::arg("tail"))
-      .def(
-          "set_http_list_items",
-          [](Server& self, const std::string& path, const ItemList& items) {
-            auto* const documents = self.http_documents();
-            if (documents == nullptr) return;
-            std::vector<std::string> texts;
-            for (const nb::handle item : items) {
-              texts.emplace_back(TextOf(nb::cast<nb::bytes>(item)));
-            }
-            documents->SetListItems(path, std::move(texts));
-          },
-          nb::arg("path"), nb::arg("items"))
-      .def(
-          "set_http_list_item",
-          [](Server& self, const std::string& path, size_t index, nb::bytes item) {
-            if (auto* const documents = self.http_documents()) {
-              documents->SetListItem(path, index, std::string(TextOf(item)));
-            }
-          },
-          nb::arg("path"), nb::arg("index"), nb::arg("item"));
+      .def("set_http_list", &SetHttpList, nb::arg("path"), nb::arg("status"), nb::arg("head"),
+           nb::arg("items"), nb::arg("tail"))
+      .def("change_http_list", &ChangeHttpList, nb::arg("path"), nb::arg("status"), nb::arg("head"),
+           nb::arg("items"));
 }
 
 void AddHttp(nb::class_<Server>* server) {

@@ -16,26 +16,22 @@ void HttpDocuments::Remove(const std::string& path) {
   documents_.erase(path);
 }
 
-void HttpDocuments::SetListFrame(const std::string& path, HttpListDocument::Frame frame) {
+void HttpDocuments::SetList(const std::string& path, HttpListDocument list) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  lists_[path].SetFrame(std::move(frame));
+  lists_.erase(path);
+  lists_.emplace(path, std::move(list));
 }
 
-void HttpDocuments::SetListItems(const std::string& path, std::vector<std::string> items) {
+void HttpDocuments::ChangeList(const std::string& path, HttpListDocument::Head head,
+                               HttpListDocument::NumberedItems items) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  lists_[path].SetItems(std::move(items));
-}
-
-void HttpDocuments::SetListItem(const std::string& path, size_t index, std::string item) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  lists_[path].SetItem(index, std::move(item));
+  const auto list = lists_.find(path);
+  if (list != lists_.end()) list->second.Change(std::move(head), std::move(items));
 }
 
 bool HttpDocuments::Has(const std::string& path) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (documents_.count(path) > 0) return true;
-  const auto list = lists_.find(path);
-  return list != lists_.end() && list->second.has_frame();
+  return documents_.count(path) > 0 || lists_.count(path) > 0;
 }
 
 std::shared_ptr<const HttpDocument> HttpDocuments::Find(const std::string& path) const {

@@ -1,12 +1,10 @@
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "native/rpc/http_document.h"
 #include "native/rpc/http_list_document.h"
@@ -21,10 +19,11 @@ class HttpDocuments {
  public:
   void Set(const std::string& path, HttpDocument document);
   void Remove(const std::string& path);
-  // A list is found once it has a frame. A document of the same path comes first.
-  void SetListFrame(const std::string& path, HttpListDocument::Frame frame);
-  void SetListItems(const std::string& path, std::vector<std::string> items);
-  void SetListItem(const std::string& path, size_t index, std::string item);
+  // A document of the same path comes first.
+  void SetList(const std::string& path, HttpListDocument list);
+  // Does nothing without such a list.
+  void ChangeList(const std::string& path, HttpListDocument::Head head,
+                  HttpListDocument::NumberedItems items);
 
   bool Has(const std::string& path) const;
   // Returns null if there is none.

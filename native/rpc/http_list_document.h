@@ -2,8 +2,8 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "native/rpc/http_document.h"
@@ -16,25 +16,26 @@ namespace millpond::rpc {
 // Thread: one at a time.
 class HttpListDocument {
  public:
-  // The texts around the items.
-  struct Frame {
+  // The status and the text before the items, which sum the items up.
+  struct Head {
     int status = 200;
-    std::string head;
-    std::string tail;
+    std::string text;
   };
+  using NumberedItems = std::vector<std::pair<size_t, std::string>>;
 
-  void SetFrame(Frame frame);
-  void SetItems(std::vector<std::string> items);
-  // Does nothing if there is no item at `index`.
-  void SetItem(size_t index, std::string item);
+  HttpListDocument(Head head, std::vector<std::string> items, std::string tail);
 
-  bool has_frame() const { return frame_.has_value(); }
-  // Returns the head, the items with commas between them, and the tail; null without a frame.
+  // Replaces the head and these items at once, so that no reader sees one without the other. An
+  // item with a number that the list does not have is ignored.
+  void Change(Head head, NumberedItems items);
+
+  // Returns the head, the items with commas between them, and the tail.
   std::shared_ptr<const HttpDocument> Read();
 
  private:
-  std::optional<Frame> frame_;
+  Head head_;
   std::vector<std::string> items_;
+  const std::string tail_;
   std::shared_ptr<const HttpDocument> joined_;  // null after a change
 };
 

@@ -367,17 +367,22 @@ class GrpcServer(Protocol):
     def remove_http_document(self, path: str) -> None:
         """Lets Python answer `path` again."""
 
-    def set_http_list_frame(self, path: str, status: int, head: bytes, tail: bytes) -> None:
-        """Answers each GET of `path` from now on with `head`, the list's items and `tail`, as JSON. Any thread.
+    def set_http_list(
+        self, path: str, status: int, head: bytes, items: list[bytes], tail: bytes
+    ) -> None:
+        """Answers each GET of `path` from now on with `head`, the items and `tail`, as JSON. Any thread.
 
-        Commas stand between the items. A change costs its own size, and the next GET joins the items.
+        Commas stand between the items. The first GET after a change joins the items.
         """
 
-    def set_http_list_items(self, path: str, items: Sequence[bytes]) -> None:
-        """Replaces all items of the list at `path`. Any thread."""
+    def change_http_list(
+        self, path: str, status: int, head: bytes, items: dict[int, bytes]
+    ) -> None:
+        """Replaces the head and these items of a list at once, each by its number from 0. Any thread.
 
-    def set_http_list_item(self, path: str, index: int, item: bytes) -> None:
-        """Replaces one item of the list at `path`; does nothing if it has none at `index`. Any thread."""
+        No GET sees a part of the change, whose cost is its own size. A number that the list does not have is
+        ignored, and so is a path without a list.
+        """
 
     def pin_request_threads(self, is_pinned: bool) -> bool:
         """Pins each request thread to a core of its own, or unpins all of them.

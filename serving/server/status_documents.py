@@ -79,9 +79,11 @@ class StatusDocuments:
         self._readiness: dict[str, Document] = {}
         self._items: dict[str, bytes] = {}
         self._indices: dict[str, int] = {}
-        # The models that are not ready, in that order, and the frame of `/readyz`.
+        # The items that the data plane does not have yet, by their number.
+        self._changed: dict[int, bytes] = {}
+        # The models that are not ready, in that order, and `/readyz` without its items.
         self._waiting: dict[str, None] = {}
-        self._frame: Document | None = None
+        self._empty: Document | None = None
         self._metadata: dict[str, dict[int, Mapping[str, Any] | None]] = {}
         self._fixed: Documents = {
             "/v2/health/live": document({"live": True}),
@@ -106,7 +108,7 @@ class StatusDocuments:
             self._items = {name: self._items[name] for name in names}
             self._indices = {name: index for index, name in enumerate(self._items)}
             self._sort_waiting()
-            self._grpc.set_http_list_items(READY_PATH, list(self._items.values()))
+            self._empty = None
             self._update_server()
 
     def model_changed(self, name: str) -> None:
@@ -149,7 +151,7 @@ class StatusDocuments:
         self._note_waiting(name, is_waiting=reason is not None)
         # `set_models` sends the items of models that are new.
         if name in self._indices:
-            self._grpc.set_http_list_item(READY_PATH, self._indices[name], self._items[name])
+            self._changed[self._indices[name]] = self._items[name]
         return True
 
     def _note_waiting(self, name: str, *, is_waiting: bool) -> None:
@@ -191,11 +193,18 @@ class StatusDocuments:
                 "/v2/health/ready": document({"ready": is_ready}, 200 if is_ready else 503),
             },
         )
-        frame = self._server_readiness()
-        if frame != self._frame:
-            self._frame = frame
-            head = frame.body.removesuffix(_LIST_END)
-            self._grpc.set_http_list_frame(READY_PATH, frame.status, head, _LIST_END)
+        self._push_readiness(self._server_readiness())
+
+    def _push_readiness(self, empty: Document) -> None:
+        """Gives the data plane the items that have changed together with what sums them up."""
+        head = empty.body.removesuffix(_LIST_END)
+        if self._empty is None:
+            items = list(self._items.values())
+            self._grpc.set_http_list(READY_PATH, empty.status, head, items, _LIST_END)
+        elif self._changed or empty != self._empty:
+            self._grpc.change_http_list(READY_PATH, empty.status, head, self._changed)
+        self._empty = empty
+        self._changed = {}
 
     # The monitor calls this class before the health of the server follows the same change, and each brings its
     # own push. So when the last model comes, `/readyz` shows it ready beside 503 until the second push: a

@@ -116,20 +116,37 @@ TEST_F(RestServiceTest, DocumentsAreAnsweredWhileTheMemoryIsFull) {
 TEST_F(RestServiceTest, AnItemOfAListIsReplacedAlone) {
   Start();
   rpc::HttpDocuments* const documents = server_->http_documents();
-  documents->SetListItems("/readyz", {"1", "2"});
-  EXPECT_FALSE(documents->Has("/readyz")) << "without a frame";
-  EXPECT_EQ(documents->Find("/readyz"), nullptr);
-  documents->SetListFrame("/readyz", {503, "[", "]"});
+  documents->ChangeList("/readyz", {200, "["}, {{0, "there is no list yet"}});
+  EXPECT_FALSE(documents->Has("/readyz"));
+  documents->SetList("/readyz", rpc::HttpListDocument({503, "["}, {"1", "2"}, "]"));
   EXPECT_EQ(Ask(testing::GetRequest("/readyz")).status, 503);
   EXPECT_EQ(Ask(testing::GetRequest("/readyz")).body, "[1,2]");
-  documents->SetListItem("/readyz", 1, "3");
-  documents->SetListItem("/readyz", 2, "there is no such item");
-  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).body, "[1,3]");
-  documents->SetListFrame("/readyz", {200, "{", "}"});
+  documents->ChangeList("/readyz", {200, "[0,"}, {{1, "3"}, {2, "there is no such item"}});
   EXPECT_EQ(Ask(testing::GetRequest("/readyz")).status, 200);
-  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).body, "{1,3}");
-  documents->SetListItems("/readyz", {});
+  EXPECT_EQ(Ask(testing::GetRequest("/readyz")).body, "[0,1,3]");
+  documents->SetList("/readyz", rpc::HttpListDocument({200, "{"}, {}, "}"));
   EXPECT_EQ(Ask(testing::GetRequest("/readyz")).body, "{}");
+}
+
+// A reader never sees an item beside the status from before it.
+TEST_F(RestServiceTest, AnItemAndItsStatusChangeAtOnce) {
+  Start();
+  rpc::HttpDocuments* const documents = server_->http_documents();
+  documents->SetList("/readyz", rpc::HttpListDocument({200, "["}, {"200"}, "]"));
+  std::atomic<bool> is_over = false;
+  std::thread writer([&] {
+    while (!is_over) {
+      for (const int status : {503, 200}) {
+        documents->ChangeList("/readyz", {status, "["}, {{0, std::to_string(status)}});
+      }
+    }
+  });
+  for (int i = 0; i < 20'000; ++i) {
+    const auto seen = documents->Find("/readyz");
+    ASSERT_EQ(seen->body, "[" + std::to_string(seen->status) + "]");
+  }
+  is_over = true;
+  writer.join();
 }
 
 TEST_F(RestServiceTest, PythonIsAskedForWhatHasNoDocument) {

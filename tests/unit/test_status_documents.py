@@ -7,6 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from serving.base.errors import StatusCode
+from serving.base.name_text import listed
 from serving.core.servable import AVAILABLE, END, LOADING, Health, LoadStage, Routing, ServableId
 from serving.core.servable import ServableState as State
 from serving.core.servable import ServableStatus as Status
@@ -255,12 +256,27 @@ def test_a_change_of_a_model_pushes_one_item() -> None:
     world.documents.set_models(names)
     pushed = len(world.grpc.list_changes)
     world.record(1, LOADING, stage=LoadStage.RESTORE)
-    ((path, index, item),) = world.grpc.list_changes[pushed:]
-    assert (path, index) == ("/readyz", 0)
+    ((path, items),) = world.grpc.list_changes[pushed:]
+    assert (path, list(items)) == ("/readyz", [0])
+    item = items[0]
     assert item == b'"m":{"is_ready":false,"reason":"version 1 is LOADING (restore)"}'
     body = world.grpc.http_documents["/readyz"][1]
     assert list(json.loads(body)["models"]) == names
     assert item in body
+
+
+def test_readiness_and_its_reason_change_at_once() -> None:
+    world = World()
+    for name in ("m", "a/b é"):
+        world.record(1, LOADING, name=name)
+        world.record(1, AVAILABLE, name=name)
+    world.record(1, END)
+    seen = [json.loads(body) for _, body in world.grpc.seen_lists]
+    waits = [body for body in seen if not body["is_ready"]]
+    assert len(waits) >= 4
+    for body in waits:
+        waiting = [name for name, model in body["models"].items() if not model["is_ready"]]
+        assert body["reason"] == f"no version is available of: {listed(waiting)}"
 
 
 def test_readiness_names_waiting_models_in_their_order() -> None:

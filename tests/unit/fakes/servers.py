@@ -60,10 +60,11 @@ class FakeGrpcServer:
         self.log: list[str] = []
         self.pins: list[bool] = []
         self.http_documents: dict[str, tuple[int, bytes]] = {}
-        self._list_frames: dict[str, tuple[int, bytes, bytes]] = {}
-        self._list_items: dict[str, list[bytes]] = {}
-        # The arguments of `set_http_list_item`.
-        self.list_changes: list[tuple[str, int, bytes]] = []
+        # The items and the tail of each list.
+        self._lists: dict[str, tuple[list[bytes], bytes]] = {}
+        # The items of each `change_http_list`, and the documents that a reader could see after any change.
+        self.list_changes: list[tuple[str, dict[int, bytes]]] = []
+        self.seen_lists: list[tuple[int, bytes]] = []
         self.http_calls: dict[bool, deque[RareCall]] = {False: deque(), True: deque()}
         self.is_http_shut_down = False
         self.options = GrpcServerOptions(addresses=[])
@@ -135,25 +136,24 @@ class FakeGrpcServer:
     def remove_http_document(self, path: str) -> None:
         del self.http_documents[path]
 
-    def set_http_list_frame(self, path: str, status: int, head: bytes, tail: bytes) -> None:
-        self._list_frames[path] = status, head, tail
-        self._join(path)
+    def set_http_list(
+        self, path: str, status: int, head: bytes, items: list[bytes], tail: bytes
+    ) -> None:
+        self._lists[path] = list(items), tail
+        self._join(path, status, head)
 
-    def set_http_list_items(self, path: str, items: Sequence[bytes]) -> None:
-        self._list_items[path] = list(items)
-        self._join(path)
+    def change_http_list(
+        self, path: str, status: int, head: bytes, items: dict[int, bytes]
+    ) -> None:
+        self.list_changes.append((path, dict(items)))
+        for number, item in items.items():
+            self._lists[path][0][number] = item
+        self._join(path, status, head)
 
-    def set_http_list_item(self, path: str, index: int, item: bytes) -> None:
-        assert index < len(self._list_items[path])
-        self._list_items[path][index] = item
-        self.list_changes.append((path, index, item))
-        self._join(path)
-
-    def _join(self, path: str) -> None:
-        if path in self._list_frames:
-            status, head, tail = self._list_frames[path]
-            body = b",".join(self._list_items.get(path, []))
-            self.http_documents[path] = status, head + body + tail
+    def _join(self, path: str, status: int, head: bytes) -> None:
+        items, tail = self._lists[path]
+        self.http_documents[path] = status, head + b",".join(items) + tail
+        self.seen_lists.append(self.http_documents[path])
 
     def ask_http_to_go(self) -> None:
         self.log.append("ask_http_to_go")
