@@ -268,15 +268,16 @@ void Connection::EndIfAbandoned() {
   }
 }
 
-std::optional<Idleness> Connection::IdleSince(int64_t now_ns) {
+std::optional<Idleness> Connection::IdleSince(int64_t now_ns, bool is_urgent) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const ConnectionTimes& times = life_.times();
-  if (is_closed() || !times.idle_since_ns) return {};
+  const std::optional<Idleness> idleness = life_.idleness();
+  if (is_closed() || !idleness) return {};
   int unread_bytes = 0;
   const bool is_read = ioctl(transport_->fd(), FIONREAD, &unread_bytes) == 0 && unread_bytes == 0;
-  const bool had_its_time = now_ns - times.read_ns >= kSilentNs;
-  if (!is_read || session_->waiting_bytes() > 0 || !had_its_time) return {};
-  return life_.idleness();
+  const bool had_its_time = now_ns - life_.times().read_ns >= kSilentNs;
+  const bool must_wait = !had_its_time && (idleness->has_asked || !is_urgent);
+  if (!is_read || session_->waiting_bytes() > 0 || must_wait) return {};
+  return idleness;
 }
 
 std::optional<double> Connection::Pace(int64_t now_ns) {

@@ -60,6 +60,16 @@ class PreflightHandler final : public CallHandler {
   }
 };
 
+// Answers `OPTIONS *`, which asks about the server as a whole (RFC 9110, 9.3.7).
+class AsteriskHandler final : public CallHandler {
+ public:
+  void Handle(Call* call) override {
+    auto answer = std::make_shared<HttpAnswer>();
+    AddField("allow", "GET, HEAD, POST, OPTIONS", &answer->fields);
+    call->ReplyHttp(std::move(answer));
+  }
+};
+
 // Hands a request over to Python.
 class AskHandler final : public CallHandler {
  public:
@@ -93,10 +103,12 @@ HttpService::HttpService(const HttpOptions& options, const HttpRoutes* runs)
       runs_(runs),
       alive_(std::make_unique<AliveHandler>()),
       preflight_(std::make_unique<PreflightHandler>()),
+      asterisk_(std::make_unique<AsteriskHandler>()),
       ask_probe_(std::make_unique<AskHandler>(&probes_)),
       ask_page_(std::make_unique<AskHandler>(&pages_)),
       alive_route_(RouteTo("alive", alive_.get())),
       preflight_route_(RouteTo("preflight", preflight_.get())),
+      asterisk_route_(RouteTo("asterisk", asterisk_.get())),
       probe_route_(RouteTo("probe", ask_probe_.get())),
       page_route_(RouteTo("page", ask_page_.get())) {}
 
@@ -111,6 +123,7 @@ bool HttpService::IsProbe(std::string_view path) const {
 }
 
 const Method& HttpService::Find(std::string_view http_method, std::string_view target) const {
+  if (http_method == "OPTIONS" && target == "*") return asterisk_route_;
   if (const Method* const run = runs_->Find(http_method, target)) return *run;
   const std::string path = base::LowerOf(target.substr(0, target.find_first_of("?#")));
   const bool is_rest = IsBelow(path, kModelsV1) || IsBelow(path, kV2);

@@ -72,10 +72,12 @@ class HttpService {
   RareCallQueue pages_;
   const std::unique_ptr<CallHandler> alive_;
   const std::unique_ptr<CallHandler> preflight_;
+  const std::unique_ptr<CallHandler> asterisk_;
   const std::unique_ptr<CallHandler> ask_probe_;
   const std::unique_ptr<CallHandler> ask_page_;
   const Method alive_route_;
   const Method preflight_route_;
+  const Method asterisk_route_;
   const Method probe_route_;
   const Method page_route_;
 };

@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -27,22 +26,6 @@ constexpr int kEventsPerLook = 16;
 // The keys of the listeners of the two ports.
 constexpr uint64_t kGrpcListenerKeys = ConnectionSet::kListenerKeysBegin;
 constexpr uint64_t kOtherListenerKeys = kGrpcListenerKeys + Listeners::kCountMax;
-
-// gRPC's connections may have a half of the process's descriptors, and the other protocol's a
-// sixth. So versions and probes always find some.
-constexpr int64_t kDescriptorParts = 2;
-constexpr int64_t kDescriptorPartsOfOther = 6;
-
-// The descriptors that this process may have open.
-int64_t DescriptorLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > INT32_MAX) return INT32_MAX;
-  return static_cast<int64_t>(limit.rlim_cur);
-}
-
-// A port whose connections make place takes this many beyond its limit while none of them can make
-// place, so that a probe finds a place.
-constexpr int64_t kReservePlaces = 128;
 
 // Returns a client's end as CallCarrier::peer has it.
 std::string PeerOf(const IpText& ip, int port) {
@@ -74,7 +57,7 @@ Status Network::Listen(const std::vector<std::string>& addresses,
                        std::shared_ptr<const ServerCertificates> certificates) {
   grpc_.protocol = &grpc_protocol_;
   grpc_.certificates = std::move(certificates);
-  grpc_.connection_count_max = DescriptorLimit() / kDescriptorParts;
+  grpc_.places = PlaceLimits::OfGrpc(Descriptors::Now(), grpc_.shared->limits.connection_count_max);
   return ListenOn(&grpc_, addresses);
 }
 
@@ -85,7 +68,8 @@ Status Network::ListenFor(const Protocol& protocol, std::shared_ptr<ServerShared
   other_.certificates = std::move(certificates);
   other_.protocol = &protocol;
   other_.makes_place = true;
-  other_.connection_count_max = DescriptorLimit() / kDescriptorPartsOfOther;
+  other_.places =
+      PlaceLimits::OfMakingPlace(Descriptors::Now(), other_.shared->limits.connection_count_max);
   return ListenOn(&other_, addresses);
 }
 
@@ -95,8 +79,6 @@ Status Network::ListenOn(Port* port, const std::vector<std::string>& addresses) 
             "cannot listen on a port with TLS: OpenSSL refuses its certificates"};
   }
   for (const auto& set : sets_) MILLPOND_RETURN_IF_ERROR(set->Open());
-  const int64_t limit = port->shared->limits.connection_count_max;
-  if (limit > 0) port->connection_count_max = std::min(port->connection_count_max, limit);
   MILLPOND_RETURN_IF_ERROR(port->listeners.Open(addresses));
   const uint64_t first_key = port == &grpc_ ? kGrpcListenerKeys : kOtherListenerKeys;
   for (size_t i = 0; i < port->listeners.count(); ++i) {
@@ -125,18 +107,20 @@ void Network::Accept(Port* port, size_t listener, int count_max) {
     }
     if (accepted == Listeners::Accepted::kRefused) {
       port->shared->limit_counts.Add(ReachedLimit::kConnections);
+      // The server itself needs more descriptors than it was left.
+      if (port->makes_place) (void)MakePlace(*port, Room::kNone);
     }
     return;
   }
 }
 
-// If the port is full, closes a connection without an open request: one that never had any before
-// the others, and of these the one that has been idle longest. If there is none, refuses the
-// request whose body comes slowest. Called without the lock, because connections take locks of
-// their own.
-void Network::MakePlace(const Port& port) {
-  if (!port.makes_place || port.shared->connection_count.load() < port.connection_count_max) return;
+// Closes a connection without an open request: one that never had any before the others, and of
+// these the one that has been idle longest. If there is none, refuses the request whose body comes
+// slowest. Returns true if a place is free now. Called without the lock, because connections take
+// locks of their own.
+bool Network::MakePlace(const Port& port, Room room) {
   const int64_t now_ns = base::MonotonicNs();
+  const bool is_urgent = room == Room::kNone;
   std::shared_ptr<Connection> idlest;
   ConnectionSet* set_of_idlest = nullptr;
   std::shared_ptr<Connection> slowest;
@@ -144,7 +128,7 @@ void Network::MakePlace(const Port& port) {
   double pace = 0;
   for (const auto& set : sets_) {
     for (const auto& connection : set->All(port.shared.get())) {
-      const auto idleness = connection->IdleSince(now_ns);
+      const auto idleness = connection->IdleSince(now_ns, is_urgent);
       if (idleness && (idlest == nullptr || *idleness < least)) {
         least = *idleness;
         idlest = connection;
@@ -159,18 +143,25 @@ void Network::MakePlace(const Port& port) {
   if (idlest != nullptr) {
     idlest->Close();
     Remove(set_of_idlest, idlest->key());
-  } else if (slowest != nullptr) {
-    // The connection is closed once its client has read why.
-    slowest->GiveUp(now_ns);
+    return true;
   }
+  // The connection is closed once its client has read why.
+  if (slowest != nullptr) slowest->GiveUp(now_ns);
+  return false;
+}
+
+// Has another connection leave if the room for a client is scarce. Returns false if there is none.
+bool Network::FindRoom(const Port& port, int descriptor) {
+  const Room room = port.places.RoomFor(port.shared->connection_count.load(), descriptor);
+  const bool has_left = room != Room::kFree && port.makes_place && MakePlace(port, room);
+  return has_left || room != Room::kNone;
 }
 
 // Counts one more connection, unless the port or the address has as many as it may.
 bool Network::TakePlace(const Port& port, const std::string& address) {
   const WireLimits& limits = port.shared->limits;
-  const int64_t reserve = port.makes_place ? kReservePlaces : 0;
   const std::lock_guard<std::mutex> lock(places_mutex_);
-  if (port.shared->connection_count.load() >= port.connection_count_max + reserve) return false;
+  if (port.shared->connection_count.load() >= port.places.count_max) return false;
   if (!address.empty()) {
     int64_t& of_address = counts_by_address_[address];
     const int64_t limit = limits.connections_per_address_max;
@@ -195,7 +186,7 @@ ConnectionSet& Network::EmptiestSet() {
 }
 
 void Network::Add(const Port& port, const AcceptedClient& client) {
-  MakePlace(port);
+  const bool has_room = FindRoom(port, client.fd);
   Connection::Ends ends = EndsOf(client, /*has_local_address=*/port.makes_place);
   if (!client.is_unix) {
     const int on = 1;
@@ -206,7 +197,7 @@ void Network::Add(const Port& port, const AcceptedClient& client) {
       client.fd, is_tls ? port.certificates->context() : nullptr, port.protocol->alpn());
   const int64_t bytes = Connection::kBeginBytes + (is_tls ? Connection::kTlsBytes : 0);
   base::ByteBudget::Share charge(port.shared->calls.budget.get(), base::ByteBudget::Use::kCall);
-  if (!charge.Resize(bytes) || !TakePlace(port, ends.address)) {
+  if (!has_room || !charge.Resize(bytes) || !TakePlace(port, ends.address)) {
     port.shared->limit_counts.Add(ReachedLimit::kConnections);
     return;
   }

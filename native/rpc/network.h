@@ -16,6 +16,7 @@
 #include "native/rpc/connection_set.h"
 #include "native/rpc/grpc_stream.h"
 #include "native/rpc/listeners.h"
+#include "native/rpc/place_limits.h"
 #include "native/rpc/request_threads.h"
 
 namespace millpond::rpc {
@@ -75,7 +76,7 @@ class Network final : public EventSource {
     const Protocol* protocol = nullptr;
     std::shared_ptr<const ServerCertificates> certificates = nullptr;
     bool makes_place = false;
-    int64_t connection_count_max = 0;
+    PlaceLimits places = {};
     Listeners listeners = {};
     bool has_stopped_listening = false;  // guarded by listening_mutex_
   };
@@ -84,7 +85,8 @@ class Network final : public EventSource {
   void AcceptUnlessStopped(uint64_t key);
   void Accept(Port* port, size_t listener, int count_max);
   void Add(const Port& port, const AcceptedClient& client);
-  void MakePlace(const Port& port);
+  bool MakePlace(const Port& port, Room room);
+  bool FindRoom(const Port& port, int descriptor);
   bool TakePlace(const Port& port, const std::string& address);
   void ReturnPlace(const Connection& connection);
   ConnectionSet& EmptiestSet();

@@ -91,6 +91,7 @@ std::vector<Case> Cases() {
        "OPTIONS /v1/models/m:predict HTTP/1.1\r\nHost: h\r\nOrigin: http://o\r\n\r\n",
        {200},
        false},
+      {"OptionsOfTheServer", "9110 9.3.7", "OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n", {200}, false},
       {"OptionsWithoutOrigin",
        "9110 9.3.7",
        "OPTIONS /v1/models/m:predict HTTP/1.1\r\nHost: h\r\n\r\n",

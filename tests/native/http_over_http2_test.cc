@@ -65,6 +65,7 @@ std::vector<Case> Cases() {
       {"Head", {"HEAD", "/healthz"}, 200},
       {"Preflight", {"OPTIONS", predict, "", {{"origin", "http://o"}}}, 200},
       {"OptionsWithoutOrigin", {"OPTIONS", predict}, 400},
+      {"OptionsOfTheServer", {"OPTIONS", "*"}, 200},
       {"Predict", {"POST", predict, body}, 200},
       {"PredictByVersion", {"POST", "/v1/models/m/versions/7:predict", body}, 200},
       {"PredictOfAnotherVersion", {"POST", "/v1/models/m/versions/8:predict", body}, 404},

@@ -210,6 +210,25 @@ TEST_F(HttpConnectionsTest, AtTheLimitAnIdleConnectionMakesPlace) {
   EXPECT_FALSE(others.back()->HasInput()) << "closed too";
 }
 
+TEST_F(HttpConnectionsTest, AProbePassesClientsThatNeverAsk) {
+  options_.http->connection_count_max = 1;
+  Start();
+  // More than the limit and all that is kept beyond it, at once.
+  std::vector<std::unique_ptr<RawHttp1>> silent;
+  for (int i = 0; i < 300; ++i) {
+    silent.push_back(std::make_unique<RawHttp1>(port()));
+    silent.back()->Send("GET /");
+  }
+  EXPECT_EQ(Ask(GetRequest("/healthz")).status, 200);
+  EXPECT_TRUE(silent.front()->IsClosed());
+}
+
+TEST_F(HttpConnectionsTest, OptionsOfTheServerNameItsMethods) {
+  Start();
+  EXPECT_EQ(Ask("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n").Header("allow"),
+            "GET, HEAD, POST, OPTIONS");
+}
+
 TEST_F(HttpConnectionsTest, AtTheLimitTheSlowestBodyMakesPlace) {
   options_.http->connection_count_max = 2;
   Start();
