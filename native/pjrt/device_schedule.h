@@ -33,6 +33,10 @@ class DeviceSchedule {
   // The bound of a cost and of a debt. A longer run is rare, and must not block its model for long.
   static constexpr int64_t kCostNsMax = 1'000'000'000;
 
+  // True if only two such runs are under way at once. Then the copy of a run's outputs must not be
+  // part of its turn, or the upload of the run after the next one would wait for it.
+  static constexpr bool IsLong(int64_t cost_ns) { return cost_ns >= kUnderWayNs / 2; }
+
   // Adds a run with this unique `id` to the queue of `model`. It is expected to take `cost_ns`.
   void Add(const std::string& model, bool is_low, int64_t id, int64_t cost_ns);
   // Takes a run out of its queue. Returns false if it is under way.

@@ -14,7 +14,9 @@
 namespace millpond::pjrt {
 
 // The runs of an accelerator take turns here, in the order of DeviceSchedule. A turn is held from
-// the first transfer of a run to the end of its last one.
+// the first transfer of a run to the end of its last one; of a long run, to the end of its
+// computation, so that one run is uploaded and one computed while the outputs of a third are
+// copied.
 //
 // Thread: any. Owner: the Accelerator, which outlives all turns. Cost: an uncontended turn takes a
 // mutex twice.

@@ -8,6 +8,7 @@
 #include "native/base/clock.h"
 #include "native/pjrt/copies.h"
 #include "native/pjrt/device_buffer.h"
+#include "native/pjrt/device_schedule.h"
 
 namespace millpond::pjrt {
 namespace {
@@ -32,12 +33,16 @@ std::vector<char> FilledUp(const char* from, int64_t rows, int64_t size, size_t 
 // One run of the accelerator, for `rows` of the `size` rows of a program.
 class RowProgram::OneRun {
  public:
-  OneRun(const RowProgram& program, const ParameterCopy& copy, int64_t rows, int64_t size)
+  // Borrows `turn`. If it `ends_early`, the turn ends before the outputs are copied.
+  OneRun(const RowProgram& program, const ParameterCopy& copy, int64_t rows, int64_t size,
+         DeviceTurns::Turn* turn, bool ends_early)
       : program_(program),
         copy_(copy),
         accelerator_(*program.parameters_->accelerator()),
         rows_(rows),
         size_(size),
+        turn_(*turn),
+        ends_early_(ends_early),
         copies_(accelerator_.api()) {
     // The copies under way point to what lies in it.
     filled_.reserve(program.inputs_.size() + program.outputs_.size());
@@ -49,6 +54,10 @@ class RowProgram::OneRun {
     MILLPOND_RETURN_IF_ERROR(StartInputs(inputs));
     MILLPOND_RETURN_IF_ERROR(Start(executable));
     MILLPOND_RETURN_IF_ERROR(StartOutputs(outputs));
+    if (ends_early_) {
+      MILLPOND_RETURN_IF_ERROR(AwaitReady(results_));
+      EndTurn();
+    }
     return Finish(outputs);
   }
 
@@ -62,11 +71,18 @@ class RowProgram::OneRun {
     MILLPOND_RETURN_IF_ERROR(Start(executable));
     MILLPOND_RETURN_IF_ERROR(AwaitReady(results_));
     const int64_t computed_ns = base::MonotonicNs();
+    if (ends_early_) EndTurn();
     MILLPOND_RETURN_IF_ERROR(StartOutputs(outputs));
     MILLPOND_RETURN_IF_ERROR(Finish(outputs));
     counts->AddTimes({wait_ns, arrived_ns - began_ns, computed_ns - arrived_ns,
                       base::MonotonicNs() - computed_ns});
     return {};
+  }
+
+  // Ends the turn, unless it has ended. Returns the time of the accelerator that it took.
+  int64_t EndTurn() {
+    took_ns_ += turn_.End();
+    return took_ns_;
   }
 
  private:
@@ -126,6 +142,9 @@ class RowProgram::OneRun {
   const Accelerator& accelerator_;
   const int64_t rows_;
   const int64_t size_;
+  DeviceTurns::Turn& turn_;
+  const bool ends_early_;
+  int64_t took_ns_ = 0;
   // Declared before the copies, which may read and write it to their end.
   std::vector<std::vector<char>> filled_;
   Copies copies_;
@@ -192,11 +211,11 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
   if (!charge) {
     return {base::Code::kResourceExhausted, "the accelerator has no memory left for a run"};
   }
-  OneRun run(*this, copy, rows, size);
+  OneRun run(*this, copy, rows, size, &turn.value(), DeviceSchedule::IsLong(cost_ns));
   MILLPOND_RETURN_IF_ERROR(
       counts_.BeginRun() ? run.RunTimed(*program.executable, inputs, outputs, wait_ns, &counts_)
                          : run.Run(*program.executable, inputs, outputs));
-  const int64_t took_ns = turn.value().End();
+  const int64_t took_ns = run.EndTurn();
   // If two runs end at once, one of them may be left out.
   program.cost_ns->store(cost_ns == 0 ? took_ns : cost_ns + (took_ns - cost_ns) / kCostRuns,
                          std::memory_order_relaxed);

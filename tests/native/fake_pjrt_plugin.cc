@@ -59,6 +59,20 @@ PJRT_Event* MakeEvent(int64_t happens_ns) {
   return new PJRT_Event{happens_ns};
 }
 
+// Returns when what takes `took_ns` from `begins_ns` on is done, on a part of the device that is
+// free at `*free_ns`.
+int64_t EndOf(int64_t begins_ns, int64_t took_ns, int64_t* free_ns) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!controls.is_serial) return begins_ns + took_ns;
+  *free_ns = std::max(*free_ns, begins_ns) + took_ns;
+  return *free_ns;
+}
+
+void Log(int64_t ns, std::vector<int64_t>* log) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (controls.is_serial) log->push_back(ns);
+}
+
 PJRT_Error* MakeBuffer(size_t count, PJRT_Buffer** buffer) {
   {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -193,7 +207,9 @@ PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
   for (size_t i = 0; i < args->num_dims; ++i) count *= args->dims[i];
   if (PJRT_Error* const error = MakeBuffer(count, &args->buffer)) return error;
   std::memcpy(args->buffer->elements.data(), args->data, count * sizeof(float));
-  args->buffer->ready_ns = millpond::base::MonotonicNs() + controls.transfer_in_ns;
+  args->buffer->ready_ns =
+      EndOf(millpond::base::MonotonicNs(), controls.transfer_in_ns, &controls.link_in_free_ns);
+  Log(args->buffer->ready_ns - controls.transfer_in_ns, &controls.transfer_in_begin_ns);
   args->done_with_host_buffer = MakeEvent(args->buffer->ready_ns);
   if (args->done_with_host_buffer != nullptr) {
     args->done_with_host_buffer->is_transfer_in = true;
@@ -225,8 +241,10 @@ PJRT_Error* BufferToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
     return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake copy has another size");
   }
   std::memcpy(args->dst, elements.data(), args->dst_size);
-  args->event = MakeEvent(std::max(args->src->ready_ns, millpond::base::MonotonicNs()) +
-                          controls.transfer_out_ns);
+  const int64_t done_ns = EndOf(std::max(args->src->ready_ns, millpond::base::MonotonicNs()),
+                                controls.transfer_out_ns, &controls.link_out_free_ns);
+  Log(done_ns, &controls.transfer_out_end_ns);
+  args->event = MakeEvent(done_ns);
   return nullptr;
 }
 
@@ -251,7 +269,7 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
     }
   }
   for (float& element : output->elements) element *= arguments[executable.inputs]->elements[0];
-  output->ready_ns = begins_ns + controls.run_ns;
+  output->ready_ns = EndOf(begins_ns, controls.run_ns, &controls.device_free_ns);
   args->output_lists[0][0] = output;
   return nullptr;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 // The controls of a PJRT plugin for tests, fake_pjrt_plugin.cc. Its programs are texts of the form
 // "ROWS K": K inputs of one float a row, then a parameter of one float; one output, a float a row,
@@ -16,7 +17,14 @@ struct FakePjrtControls {
   int64_t transfer_in_ns = 0;
   int64_t run_ns = 0;
   int64_t transfer_out_ns = 0;
-  int64_t used_bytes = 0;  // of all buffers together
+  // The device computes one run at a time, and copies one tensor at a time each way.
+  bool is_serial = false;
+  int64_t link_in_free_ns = 0;  // when the transfers to the device, as `is_serial`, are done
+  int64_t device_free_ns = 0;
+  int64_t link_out_free_ns = 0;
+  std::vector<int64_t> transfer_in_begin_ns;  // of all copies to the device, if `is_serial`
+  std::vector<int64_t> transfer_out_end_ns;   // of all copies back, if `is_serial`
+  int64_t used_bytes = 0;                     // of all buffers together
   int64_t live_buffers = 0;
   int64_t live_executables = 0;
   int64_t live_clients = 0;

@@ -218,6 +218,37 @@ TEST_F(PjrtTest, TheStagesOfARunAreTimed) {
   EXPECT_GE(figures.stage_ns[static_cast<size_t>(RunStage::kTransferOut)], 1'900'000);
 }
 
+// With equal times of a transfer and of a run, a third run is uploaded while the second is computed
+// and the outputs of the first are copied: n long runs take about n times as long as one
+// computation.
+TEST_F(PjrtTest, LongRunsUploadComputeAndCopyAtOnce) {
+  const auto program = MakeProgram(MakeAccelerator(), {4}, 1);
+  controls_->is_serial = true;
+  controls_->transfer_in_ns = controls_->run_ns = controls_->transfer_out_ns = 20'000'000;
+  RunOnes(*program, 4);  // teaches the cost
+  controls_->transfer_in_begin_ns.clear();
+  controls_->transfer_out_end_ns.clear();
+  constexpr size_t kThreads = 4;
+  constexpr size_t kRunsOfThread = 4;
+  std::vector<std::thread> threads;
+  for (size_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&program] {
+      for (size_t run = 0; run < kRunsOfThread; ++run) {
+        EXPECT_EQ(RunOnes(*program, 4), std::vector<float>(4, kFactor));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::vector<int64_t>& uploads = controls_->transfer_in_begin_ns;
+  const std::vector<int64_t>& copies = controls_->transfer_out_end_ns;
+  ASSERT_EQ(uploads.size(), kThreads * kRunsOfThread);
+  ASSERT_EQ(copies.size(), uploads.size());
+  size_t overlaps = 0;
+  for (size_t run = 2; run < uploads.size(); ++run) overlaps += uploads[run] < copies[run - 2];
+  // Never, if a turn lasted until the outputs are there. A slow test machine may miss some.
+  EXPECT_GE(overlaps, uploads.size() / 2);
+}
+
 // A run waits for the turns of other models, or until its deadline.
 TEST_F(PjrtTest, ARunWaitsForItsTurn) {
   const auto accelerator = MakeAccelerator();
