@@ -85,6 +85,10 @@ lint: lint-python lint-native docs ## Check style, types, the ladder of native/,
 bench: setup packages-bench ## Measure figures of docs/figures.md: start and requests per second
 	$(BIN)/python -m loadtest bench --directory $(BUILD)/demo $(ARGS)
 
+.PHONY: gpu
+gpu: setup ## Measure this machine's CPUs beside its GPU (5 minutes); ARGS="--help" lists the options
+	$(BIN)/python -m loadtest gpu --models $(BUILD)/demo $(ARGS)
+
 .PHONY: bench-native
 bench-native: setup ## Measure the parts of native/ that requests run through, over jemalloc
 	@$(call configure,editable,-DMILLPOND_BUILD_BENCH=ON)

@@ -12,6 +12,7 @@
     canary     how often a canary's rule stops good and slow versions on machines that pause
     delta      the rows of a delta version after training, by optimizer, and what writing one costs
     fresh      how soon answers have the rows that a trainer changes, and the tail meanwhile
+    gpu        a machine's CPUs beside its accelerator: equality, rates, swaps, neighbours, dense models
     fleet      a simulated fleet of up to 10,000 servers with faults: the coordinator's promises
     fleet-ray  a fleet on a Ray cluster of this machine: bad versions and deaths, behind HAProxy
 
@@ -33,6 +34,7 @@ from loadtest.commands.demo import DEMO
 from loadtest.commands.fleet import FLEET
 from loadtest.commands.fleet_ray import FLEET_RAY
 from loadtest.commands.fresh import FRESH
+from loadtest.commands.gpu import GPU
 from loadtest.commands.life import LIFE
 from loadtest.commands.options import Command, add_commands
 from loadtest.commands.p999 import P999
@@ -56,6 +58,7 @@ COMMANDS: Mapping[str, Command] = {
     "canary": CANARY,
     "delta": DELTA,
     "fresh": FRESH,
+    "gpu": GPU,
     "fleet": FLEET,
     "fleet-ray": FLEET_RAY,
 }

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadtest.plan.arrivals import poisson
-from loadtest.plan.ctr_load import CtrLoad
-from loadtest.plan.plan import Plan
+from loadtest.plan.plan import Plan, PlanSource
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class ClosedLoop:
     def __str__(self) -> str:
         return f"{self.rows}:{self.channels}x{self.in_flight}"
 
-    def plan(self, load: CtrLoad, request_count: int, seed: int) -> Plan:
+    def plan(self, load: PlanSource, request_count: int, seed: int) -> Plan:
         """Plans that many requests, drawn by `seed`."""
         plan = load.plan(np.zeros(request_count, np.int64), seed)
         return replace(plan, channel_count=self.channels, in_flight_max=self.in_flight)
@@ -39,7 +38,7 @@ class OpenLoop:
     def __str__(self) -> str:
         return f"{self.rows}:{self.rate_per_second:g}/s"
 
-    def plan(self, load: CtrLoad, request_count: int, seed: int) -> Plan:
+    def plan(self, load: PlanSource, request_count: int, seed: int) -> Plan:
         """Plans about that many requests, drawn by `seed`."""
         seconds = request_count / self.rate_per_second
         return load.plan(poisson(self.rate_per_second, seconds, seed), seed)

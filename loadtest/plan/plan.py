@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,14 @@ class Plan:
         """Plans one request at each of `offsets_ns`, whose payloads are drawn by `seed`."""
         numbers = payload_numbers(len(offsets_ns), len(payloads), seed)
         return cls(offsets_ns=offsets_ns, payload_of=numbers, payloads=payloads)
+
+
+class PlanSource(Protocol):
+    """The clients of one model."""
+
+    def plan(self, offsets_ns: Offsets, seed: int) -> Plan:
+        """Plans one request at each of `offsets_ns`, drawn by `seed`."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from serving.client import Client
 from serving.commands.ctr_model import reference_answer, request_inputs
 from serving.core.servable import END
 from serving.monitoring.metrics_routes import PATHS
+from tests.integration.accelerators import plugin_path
 from tests.integration.clients import array, caller_to, predict_request
 from tests.integration.example_exports import example
 from tests.integration.exports import drop, let_settle
@@ -39,15 +39,6 @@ def looked_up_answer(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     weights = np.arange(8 * 3, dtype=np.float32).reshape(8, 3) / 10
     answer: np.ndarray[Any, Any] = table[ids].reshape(-1, 8) @ weights
     return answer
-
-
-def plugin_path() -> Path:
-    """The plugin of the package xla-cpu-pjrt."""
-    spec = find_spec("xla_plugins.xla_cpu_pjrt")
-    assert spec is not None
-    folders = spec.submodule_search_locations
-    assert folders
-    return Path(folders[0]) / "xla_cpu_pjrt.so"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,231 @@
+"""`gpu`: the CTR model and dense models on this machine's CPUs and on its accelerator, side by side.
+
+A server without accelerator and one with it have the same cores, the first half of those that this process may
+use, and the clients have the others. Each part starts its own servers, and a part that fails does not stop the
+others. Without a GPU it runs on any plugin:
+
+    python -m loadtest gpu --accelerator pjrt:PLUGIN.so --table-rows 1000 --dense-parameters 100000
+
+It takes about 4 minutes on a GPU machine with the models made ahead (`--models DIR --parts none`).
+"""
+
+import argparse
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import grpc
+from rich.console import Console
+
+from loadtest.commands.options import (
+    Command,
+    add_json_option,
+    add_models_option,
+    positive,
+    positive_integer,
+)
+from loadtest.drive.accelerated_pair import (
+    ACCELERATOR,
+    CPU,
+    Machine,
+    halves_of_cores,
+    keep_to_client_cores,
+)
+from loadtest.drive.demo_model import demo_directory, prepare_model
+from loadtest.drive.dense_model import KINDS, prepare_dense_model
+from loadtest.measure.accelerator_parts import (
+    Bench,
+    Figures,
+    measure_alone,
+    measure_dense,
+    measure_equality,
+    measure_rates,
+)
+from loadtest.measure.accelerator_swaps import (
+    measure_many_swaps,
+    measure_neighbours,
+    measure_rollback,
+    run_swaps,
+)
+from loadtest.report.gpu_report import fault_count, gpu_table
+from loadtest.report.report import machine, swap_report
+from loadtest.report.tables import write_json
+from serving.base.clock import Clock, SystemClock, seconds_since
+from serving.base.errors import MillpondError
+from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
+
+_MANY, _NONE = "many", "none"
+_DEFAULT_PARTS = ("equality", "alone", "rates", "swap", "rollback", "neighbours", "dense")
+_CORES_PER_GENERATOR = 4
+_FAILURES = (MillpondError, OSError, subprocess.SubprocessError, grpc.RpcError, ValueError)
+
+Part = Callable[[], Figures]
+
+
+def part_names(text: str) -> Sequence[str]:
+    """Reads PART,...; none for 'none'. Raises ArgumentTypeError."""
+    names = [] if text == _NONE else text.split(",")
+    for name in names:
+        if name not in (*_DEFAULT_PARTS, _MANY):
+            known = ", ".join((*_DEFAULT_PARTS, _MANY, _NONE))
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {known}")
+    return names
+
+
+def row_counts(text: str) -> Sequence[int]:
+    """Reads ROWS,... Raises ArgumentTypeError."""
+    return [positive_integer(item) for item in text.split(",")]
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--parts",
+        type=part_names,
+        default=",".join(_DEFAULT_PARTS),
+        metavar="PART,...",
+        help=f"default {','.join(_DEFAULT_PARTS)}; {_MANY}: 200 swaps with rollbacks, some 5 minutes; "
+        f"{_NONE}: only make the models",
+    )
+    _add_accelerator_options(parser)
+    _add_size_options(parser)
+    add_models_option(parser)
+    add_json_option(parser)
+
+
+def _add_accelerator_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--accelerator",
+        default="cuda",
+        metavar="WHICH",
+        help="cuda (the default), or pjrt:PLUGIN.so",
+    )
+    parser.add_argument(
+        "--accelerator-rows",
+        default="1,8,32,128,512,2048",
+        metavar="ROWS,...",
+        help="the numbers of rows to compile for; default 1,8,32,128,512,2048",
+    )
+    parser.add_argument(
+        "--accelerator-cache",
+        type=Path,
+        metavar="DIR",
+        help="keep compiled programs in DIR; default: a temporary directory",
+    )
+    parser.add_argument(
+        "--library-path",
+        default="",
+        metavar="DIRS",
+        help="LD_LIBRARY_PATH of the servers with the accelerator",
+    )
+
+
+def _add_size_options(parser: argparse.ArgumentParser) -> None:
+    for option, default, text in (
+        ("--table-rows", DEFAULT_TABLE_ROWS, "rows of each of the CTR model's 26 tables"),
+        ("--dense-parameters", 100_000_000, "parameters of each dense model"),
+        ("--dense-rows", 32, "rows of a request to a dense model"),
+        ("--swap-rows", 32, "rows of a request in swaps and beside a neighbour"),
+        ("--swaps", 5, "swaps of each server in the part swap"),
+        ("--many-swaps", 200, "swaps of the part many"),
+    ):
+        parser.add_argument(
+            option, type=positive_integer, default=default, help=f"{text}; default {default}"
+        )
+    parser.add_argument(
+        "--rows", type=row_counts, default="1,32,512", metavar="ROWS,...", help="default 1,32,512"
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=3, metavar="S", help="seconds of a rate; default 3"
+    )
+    parser.add_argument(
+        "--generators",
+        type=positive_integer,
+        help="generators of load at once; default: one for each 4 of the clients' cores",
+    )
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    console, clock = Console(), SystemClock()
+    server_cores, client_cores = halves_of_cores(sorted(os.sched_getaffinity(0)))
+    with ExitStack() as stack:
+        directory = stack.enter_context(demo_directory(parsed.models))
+        cache = parsed.accelerator_cache or Path(
+            stack.enter_context(TemporaryDirectory(prefix="millpond-programs-"))
+        )
+        bench = Bench(
+            machine=Machine(
+                accelerator=parsed.accelerator,
+                rows=parsed.accelerator_rows,
+                cache_directory=cache,
+                library_path=parsed.library_path,
+                cores=server_cores,
+            ),
+            ctr=prepare_model(directory, parsed.table_rows, console.print),
+            table_rows=parsed.table_rows,
+            dense={
+                kind: prepare_dense_model(directory, kind, parsed.dense_parameters, console.print)
+                for kind in KINDS
+            },
+            rows=parsed.rows,
+            dense_rows=parsed.dense_rows,
+            seconds=parsed.seconds,
+            generators=parsed.generators or max(len(client_cores) // _CORES_PER_GENERATOR, 1),
+            clock=clock,
+            say=console.print,
+        )
+        keep_to_client_cores(client_cores)
+        parts = measured(_parts(bench, parsed), parsed.parts, clock, console)
+    report = {"accelerator": parsed.accelerator, "parts": parts, "machine": machine()}
+    write_json(parsed.json, report)
+    if parts:
+        console.print(gpu_table(parts))
+    return 1 if any(map(fault_count, parts.values())) else 0
+
+
+def _parts(bench: Bench, parsed: argparse.Namespace) -> Mapping[str, Part]:
+    return {
+        "equality": partial(measure_equality, bench),
+        "alone": partial(measure_alone, bench),
+        "rates": partial(measure_rates, bench),
+        "swap": partial(_measure_swaps, bench, parsed.swaps, parsed.swap_rows),
+        "rollback": partial(measure_rollback, bench),
+        "neighbours": partial(measure_neighbours, bench, parsed.swap_rows),
+        "dense": partial(measure_dense, bench),
+        _MANY: partial(measure_many_swaps, bench, parsed.many_swaps, parsed.swap_rows),
+    }
+
+
+def _measure_swaps(bench: Bench, swaps: int, rows: int) -> Figures:
+    """The clients' latencies in swaps over steady, for each server, and all lost or wrong requests."""
+    shown: Figures = {}
+    for name in (CPU, ACCELERATOR):
+        setup, run = run_swaps(bench, name, swaps, rows)
+        shown[name] = swap_report(setup, [run])
+    for key in ("errors", "wrong_answers"):
+        shown[key] = sum(shown[name][key] for name in (CPU, ACCELERATOR))
+    return shown
+
+
+def measured(
+    parts: Mapping[str, Part], names: Sequence[str], clock: Clock, console: Console
+) -> Mapping[str, Figures]:
+    """Runs the named parts in order. A part that fails has the key `failed`, with its error."""
+    shown: dict[str, Figures] = {}
+    for name in names:
+        began_ns = clock.now_ns()
+        try:
+            shown[name] = parts[name]()
+        except _FAILURES as error:
+            shown[name] = {"failed": str(error) or repr(error)}
+        seconds = round(seconds_since(clock, began_ns), 1)
+        shown[name]["seconds"] = seconds
+        outcome = shown[name].get("failed", "done")
+        console.print(f"{name}: {seconds} s, {outcome}", markup=False, highlight=False)
+    return shown
+
+
+GPU = Command("a machine's CPUs beside its accelerator, side by side", _add_options, _run)

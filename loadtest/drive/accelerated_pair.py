@@ -1,0 +1,143 @@
+"""Servers on the same cores, one with an accelerator and one without, for measurements side by side."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from loadtest.drive.demo_server import config_file
+from serving.base.errors import Unavailable
+from serving.server.model_server import ModelServer
+from serving.server.server_log import LogEvent
+
+CPU, ACCELERATOR = "cpu", "accelerator"
+"""The names of the two servers, in the order in which figures show them."""
+
+# Loading the libraries of CUDA and making a client takes seconds.
+_START_SECONDS = 120
+# With an empty cache, a version of six programs takes up to half a minute.
+_LOAD_SECONDS = 240
+# Enough requests wait in every model's queue to fill the largest program, and no model holds all request threads.
+_IN_FLIGHT_MAX = 512
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model of a server: the directory of its versions, and its settings in TOML."""
+
+    base_path: Path
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The place of the servers, and the way to the accelerator.
+
+    `library_path` is LD_LIBRARY_PATH of the server with the accelerator; "": as it is. `cores` are the servers',
+    and the clients have the others; (): all have all.
+    """
+
+    accelerator: str
+    rows: str
+    cache_directory: Path
+    library_path: str = ""
+    cores: Sequence[int] = ()
+
+    def server_flags(self, name: str) -> dict[str, object]:
+        """The arguments of ModelServer for the server of that name."""
+        flags: dict[str, object] = {"enable_batching": True, "file_system_poll_wait_seconds": 0.1}
+        flags["command"] = self._command()
+        if name == CPU:
+            return flags
+        flags |= {
+            "accelerator": self.accelerator,
+            "accelerator_rows": self.rows,
+            "accelerator_cache_directory": self.cache_directory,
+            "start_timeout_seconds": _START_SECONDS,
+        }
+        if self.library_path:
+            flags["environment"] = {"LD_LIBRARY_PATH": self.library_path}
+        return flags
+
+    def _command(self) -> Sequence[str]:
+        pinned = ["taskset", "-c", ",".join(map(str, self.cores))] if self.cores else []
+        return [*pinned, sys.executable, "-m", "serving"]
+
+
+def halves_of_cores(cores: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """The servers' cores and the clients'; all for both if there are fewer than four."""
+    if len(cores) < 4:
+        return (), cores
+    middle = len(cores) // 2
+    return cores[:middle], cores[middle:]
+
+
+def keep_to_client_cores(cores: Sequence[int]) -> None:
+    """Lets this process, and so the generators that it starts, use only these cores."""
+    os.sched_setaffinity(0, cores)
+
+
+@contextmanager
+def serving_models(
+    machine: Machine, name: str, models: Mapping[str, ServedModel]
+) -> Iterator[ModelServer]:
+    """Yields the server of that name, once all of its models' first versions serve.
+
+    Raises Unavailable if a model does not load, or does not run on the accelerator.
+    """
+    with TemporaryDirectory(prefix="millpond-gpu-") as work, ExitStack() as stack:
+        places = {each: model.base_path for each, model in models.items()}
+        flags = machine.server_flags(name) | {
+            "model_config_file": config_file(Path(work), places),
+            "model_settings_file": _settings_file(Path(work), name, models),
+            "max_in_flight_requests": _IN_FLIGHT_MAX * len(models),
+        }
+        server = stack.enter_context(ModelServer(**flags))  # type: ignore[arg-type]
+        for each in models:
+            _wait_for_load(server, each)
+        if name == ACCELERATOR:
+            check_on_accelerator(server, list(models))
+        yield server
+
+
+def _wait_for_load(server: ModelServer, name: str) -> None:
+    """Waits until the model's first version serves. Raises Unavailable at once if it does not load."""
+
+    def is_end(event: LogEvent) -> bool:
+        has_failed = event["event"] == "load_failed" and not event["will_retry"]
+        return event.get("model") == name and (has_failed or event["event"] == "version_available")
+
+    event = server.wait_for_event(is_end, _LOAD_SECONDS)
+    if event["event"] == "load_failed":
+        raise Unavailable(f"{name} does not load: {event['reason']}")
+
+
+def check_on_accelerator(server: ModelServer, names: Sequence[str]) -> None:
+    """Raises Unavailable if a model has no signature on the accelerator."""
+    for name in names:
+        events = [event for event in server.events() if event.get("model") == name]
+        if not any(event["event"] == "signature_on_accelerator" for event in events):
+            reasons = [event["reason"] for event in events if event["event"] == "signature_on_cpu"]
+            raise Unavailable(f"{name} does not run on the accelerator: {'; '.join(reasons)}")
+
+
+def _settings_file(directory: Path, server_name: str, models: Mapping[str, ServedModel]) -> Path:
+    # A server without an accelerator refuses a model that needs one.
+    platform = "pjrt" if server_name == ACCELERATOR else "tensorflow"
+    given = {"max_in_flight_requests": _IN_FLIGHT_MAX, "platform": platform}
+    lines = []
+    for name, model in models.items():
+        lines.append(f"[models.{name}]")
+        settings = {**given, **model.settings}
+        lines += [f"{key} = {_toml(value)}" for key, value in settings.items()]
+    path = directory / "settings.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _toml(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,199 @@
+"""The parts of `gpu` that swap versions on an accelerator, or share it between two models."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from statistics import median
+
+import numpy as np
+
+from loadtest.drive.accelerated_pair import (
+    ACCELERATOR,
+    CPU,
+    ServedModel,
+    check_on_accelerator,
+    serving_models,
+)
+from loadtest.drive.demo_model import MODEL_NAME
+from loadtest.drive.generator import Generator
+from loadtest.drive.version_series import VersionSeries, content_of
+from loadtest.measure.accelerator_parts import Bench, Figures
+from loadtest.measure.closed_rates import outcomes_of
+from loadtest.measure.latency import figures, ratio
+from loadtest.measure.outcome_figures import answer_figures, latencies_ns
+from loadtest.measure.rollbacks import measure_rollbacks
+from loadtest.measure.saturation import answered_rate, at_share_of_saturation
+from loadtest.measure.scenario import SwapRun, measure
+from loadtest.measure.server_pages import ServerPages
+from loadtest.measure.setup import Setup
+from loadtest.plan.arrivals import poisson
+from loadtest.plan.dense_load import DenseLoad
+from serving.base.protos import predict_pb2
+from serving.server.model_server import ModelServer
+
+_SHARE = 0.5
+_SWAP_INTERVAL_SECONDS = 4
+_ROLLBACK_COUNT = 20
+_LOAD_SECONDS = 240
+# One rollback after so many swaps.
+_SWAPS_PER_ROLLBACK = 10
+_MANY_RATE_PER_SECOND = 500
+# The plan of the many swaps is drawn for swaps of this length, and stopped after the last one.
+_PLANNED_SWAP_SECONDS = 10
+_QUIET_RATE_PER_SECOND = 500
+_BUSY_FACTOR = 5
+_QUIET, _BUSY, _LOW = "quiet", "busy", "busy_low"
+_KINDS = (_QUIET, _BUSY, _LOW)
+
+
+def run_swaps(bench: Bench, name: str, swaps: int, rows: int) -> tuple[Setup, SwapRun]:
+    """Swaps versions of one server's CTR model, under half of the load that saturates it."""
+    setup = Setup(
+        preset="batching",
+        loaded=MODEL_NAME,
+        reloaded=MODEL_NAME,
+        rate_per_second=1,
+        rows=rows,
+        table_rows=bench.table_rows,
+        swaps=swaps,
+        swap_interval_seconds=_SWAP_INTERVAL_SECONDS,
+        seed=1,
+        extra_flags=bench.machine.server_flags(name),
+    )
+    measured = at_share_of_saturation(setup, _SHARE, bench.ctr, bench.clock, bench.say)
+    return measured, measure(measured, bench.ctr, bench.clock, bench.say)
+
+
+def measure_rollback(bench: Bench) -> Figures:
+    """The uploads of two versions, and rollbacks from one to the other, both on the accelerator."""
+    request = predict_pb2.PredictRequest.FromString(bench.ctr_load(1).payloads[0])
+    with ExitStack() as stack:
+        server, _series = _serving_series(stack, bench, versions=2)
+        found = measure_rollbacks(
+            server.admin_target, request, _ROLLBACK_COUNT, bench.clock, old=1, new=2
+        )
+        return {
+            "upload_ms": _upload_ms(server),
+            "compile_seconds": [
+                event["compile_seconds"]
+                for event in server.events()
+                if event["event"] == "version_available"
+            ],
+            "late_count": int(sum(found["is_late"])),
+            **{key: round(median(found[key]), 3) for key in ("reply_ms", "answer_ms")},
+        }
+
+
+def _upload_ms(server: ModelServer) -> Mapping[str, float]:
+    """The mean time of an upload of each version's parameters, by version."""
+    name, metrics = "serving_accelerator_upload_seconds", ServerPages(server.url).metrics()
+    found = {}
+    for version in ("1", "2"):
+        count = metrics.total(f"{name}_count", version=version)
+        seconds = metrics.total(f"{name}_sum", version=version)
+        found[version] = round(1_000 * seconds / max(count, 1), 2)
+    return found
+
+
+def _serving_series(
+    stack: ExitStack, bench: Bench, versions: int
+) -> tuple[ModelServer, VersionSeries]:
+    """Starts a server on the accelerator that keeps the version before, and drops the first versions."""
+    series = stack.enter_context(VersionSeries(bench.ctr, MODEL_NAME, "records", ()))
+    series.drop(1)
+    settings = {"keep_previous_seconds": 3600, "accelerator_tables": "device"}
+    models = {MODEL_NAME: ServedModel(series.base_path, settings)}
+    server = stack.enter_context(serving_models(bench.machine, ACCELERATOR, models))
+    for version in range(2, versions + 1):
+        series.drop(version)
+        server.wait_until_available(MODEL_NAME, version, _LOAD_SECONDS)
+    return server, series
+
+
+def measure_many_swaps(bench: Bench, swaps: int, rows: int) -> Figures:
+    """Many swaps under load, every tenth with a rollback: the requests that were lost or wrong."""
+    load = bench.ctr_load(rows)
+    request = predict_pb2.PredictRequest.FromString(load.payloads[0])
+    seconds = swaps * _PLANNED_SWAP_SECONDS
+    plan = load.plan(poisson(_MANY_RATE_PER_SECOND, seconds, seed=1), seed=1)
+    with ExitStack() as stack:
+        server, series = _serving_series(stack, bench, versions=1)
+        generator = stack.enter_context(Generator(plan, server.target))
+        late_count = 0
+        for version in range(2, swaps + 2):
+            series.drop(version)
+            server.wait_until_available(MODEL_NAME, version, _LOAD_SECONDS)
+            if version % _SWAPS_PER_ROLLBACK == 0:
+                found = measure_rollbacks(
+                    server.admin_target, request, 1, bench.clock, old=version - 1, new=version
+                )
+                late_count += int(sum(found["is_late"]))
+            if version > 2:
+                series.remove(version - 2)
+        outcome = generator.stop()
+        check_on_accelerator(server, [MODEL_NAME])
+    wrong_count = load.wrong_count(outcome, content_of)
+    return {
+        "swaps": swaps,
+        "rollbacks": (swaps + 1) // _SWAPS_PER_ROLLBACK,
+        "late_count": late_count,
+        "request_count": len(outcome.codes),
+        **answer_figures([outcome], wrong_count),
+    }
+
+
+def measure_neighbours(bench: Bench, rows: int) -> Figures:
+    """The latencies of the CTR model, quiet and beside the dense MLP at 5 times its saturation."""
+    mlp = bench.dense["mlp"]
+    models = {
+        _QUIET: bench.ctr_model(),
+        _BUSY: ServedModel(mlp, {}),
+        _LOW: ServedModel(mlp, {"accelerator_priority": "low"}),
+    }
+    shown: Figures = {}
+    for name in (CPU, ACCELERATOR):
+        with serving_models(bench.machine, name, models) as server:
+            shown[name] = _beside(bench, server, rows)
+    for key in ("errors", "wrong_answers"):
+        shown[key] = sum(shown[name][each][key] for name in (CPU, ACCELERATOR) for each in _KINDS)
+    return shown
+
+
+def _beside(bench: Bench, server: ModelServer, rows: int) -> Figures:
+    rate = _BUSY_FACTOR * _busy_rate(bench, server)
+    quiet = _quiet_figures(bench, server, rows, "", 0)
+    shown: Figures = {"busy_sent_per_second": round(rate, 1), _QUIET: quiet}
+    for name in (_BUSY, _LOW):
+        shown[name] = _quiet_figures(bench, server, rows, name, rate)
+        shown[name]["ratio_p99"] = ratio(shown[name], quiet, "p99_ms")
+    return shown
+
+
+def _busy_rate(bench: Bench, server: ModelServer) -> float:
+    """The requests per second that the busy model answers alone."""
+    return float(
+        bench.rate(server, DenseLoad(_BUSY, bench.dense_rows), bench.dense_rows)[
+            "requests_per_second"
+        ]
+    )
+
+
+def _quiet_figures(
+    bench: Bench, server: ModelServer, rows: int, busy: str, busy_rate: float
+) -> Figures:
+    """The quiet model's latencies beside requests to `busy`; beside none if it is ""."""
+    seconds, load = 2 * bench.seconds, bench.ctr_load(rows, _QUIET)
+    plans = [load.plan(poisson(_QUIET_RATE_PER_SECOND, seconds, seed=1), seed=1)]
+    if busy:
+        each = busy_rate / bench.generators
+        plans += [
+            DenseLoad(busy, bench.dense_rows).plan(poisson(each, seconds, seed), seed)
+            for seed in range(2, bench.generators + 2)
+        ]
+    outcomes = outcomes_of(server.target, plans, seconds, bench.clock)
+    first = outcomes[0]
+    return {
+        **figures(latencies_ns(first)),
+        "errors": int(np.count_nonzero(first.codes)),
+        "wrong_answers": load.wrong_count(first),
+        "busy_answered_per_second": round(sum(map(answered_rate, outcomes[1:])), 1),
+    }

@@ -1,0 +1,130 @@
+"""The table of `gpu`: each figure of the CPUs beside that of the accelerator."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.table import Table
+
+from loadtest.drive.accelerated_pair import ACCELERATOR, CPU
+from loadtest.report.tables import number
+
+Part = Mapping[str, Any]
+
+_Row = tuple[str, ...]
+"""The figure's name, the CPUs' value, the accelerator's, and a remark."""
+
+DIFFERENCE_MAX = 1e-4
+"""The largest difference of an answer that counts as equal."""
+
+
+def gpu_table(parts: Mapping[str, Part]) -> Table:
+    """Makes the table of all parts; a part that failed has one row with its error."""
+    table = Table("", "CPU", "accelerator", "", title="side by side")
+    for name, part in parts.items():
+        rows = (
+            [(name, "failed", "failed", part["failed"])] if "failed" in part else _ROWS[name](part)
+        )
+        for row in rows:
+            table.add_row(*row)
+        table.add_section()
+    return table
+
+
+def fault_count(part: Part) -> int:
+    """The number of faults of a part: lost or wrong requests, late rollbacks, differences, and its failure."""
+    if "failed" in part:
+        return 1
+    found = sum(int(part.get(key, 0)) for key in ("errors", "wrong_answers", "late_count"))
+    return found + sum(difference > DIFFERENCE_MAX for difference in _differences(part))
+
+
+def _differences(part: Part) -> Iterator[float]:
+    yield from (value for key, value in part.items() if key.startswith("difference_"))
+    yield from (model["difference_max"] for model in part.get("models", {}).values())
+
+
+def _equality(part: Part) -> Iterator[_Row]:
+    for other in ("cpu", "reference"):
+        value = part[f"difference_to_{other}_max"]
+        yield f"largest difference to the {other}", "", f"{value:.1e}", ""
+
+
+def _alone(part: Part) -> Iterator[_Row]:
+    for rows, shown in part["rows"].items():
+        values = (number(shown[name]["p50_ms"]) for name in (CPU, ACCELERATOR))
+        yield f"{rows} rows alone, p50 ms", *values, ""
+
+
+def _rates(part: Part) -> Iterator[_Row]:
+    for rows, shown in part["rows"].items():
+        host = shown["host_tables"]["requests_per_second"]
+        yield _rate(f"{rows} rows, requests/s", shown, f"host tables {host:,.0f}")
+        yield f"{rows} rows, rows/s", *_pair(shown, "rows_per_second"), ""
+
+
+def _swap(part: Part) -> Iterator[_Row]:
+    for percentile in ("p99", "p999"):
+        key = f"ratio_{percentile}_swap_over_steady"
+        values = (number(part[name][key]) for name in (CPU, ACCELERATOR))
+        yield f"{percentile} in swaps over steady", *values, ""
+    yield "load, requests/s", *_pair(part, "rate_per_second"), "half of 16 in flight"
+    lost = (
+        f"{part[name]['errors']} / {part[name]['wrong_answers']}" for name in (CPU, ACCELERATOR)
+    )
+    yield "lost / wrong", *lost, ""
+
+
+def _rollback(part: Part) -> Iterator[_Row]:
+    uploads = ", ".join(f"{ms:g}" for ms in part["upload_ms"].values())
+    yield "upload of each version, ms", "", uploads, ""
+    compiled = ", ".join(f"{seconds:g}" for seconds in part["compile_seconds"])
+    yield "stage compile of each version, s", "", compiled, ""
+    yield (
+        "rollback, ms to the first answer",
+        "",
+        f"{part['answer_ms']:g}",
+        f"{part['late_count']} late",
+    )
+
+
+def _neighbours(part: Part) -> Iterator[_Row]:
+    for key in ("quiet", "busy", "busy_low"):
+        values = (number(part[name][key]["p99_ms"]) for name in (CPU, ACCELERATOR))
+        ratio = part[ACCELERATOR][key].get("ratio_p99")
+        yield f"quiet model's p99 ms, {key}", *values, (ratio and f"{ratio:g} times quiet") or ""
+
+
+def _dense(part: Part) -> Iterator[_Row]:
+    for kind, shown in part["models"].items():
+        yield _rate(
+            f"{kind}, requests/s of {part['request_rows']} rows",
+            shown,
+            f"difference {shown['difference_max']:.1e}",
+        )
+
+
+def _many(part: Part) -> Iterator[_Row]:
+    lost = f"{part['errors']} / {part['wrong_answers']} of {part['request_count']:,}"
+    yield f"{part['swaps']} swaps, {part['rollbacks']} rollbacks: lost / wrong", "", lost, ""
+
+
+def _rate(name: str, shown: Mapping[str, Any], remark: str) -> _Row:
+    values = [shown[each]["requests_per_second"] for each in (CPU, ACCELERATOR)]
+    cpu, accelerator = (f"{value:,.0f}" for value in values)
+    return name, cpu, accelerator, f"{values[1] / values[0]:.2f} times, {remark}"
+
+
+def _pair(shown: Mapping[str, Any], key: str) -> tuple[str, str]:
+    return f"{shown[CPU][key]:,.0f}", f"{shown[ACCELERATOR][key]:,.0f}"
+
+
+_ROWS = {
+    "equality": _equality,
+    "alone": _alone,
+    "rates": _rates,
+    "swap": _swap,
+    "rollback": _rollback,
+    "neighbours": _neighbours,
+    "dense": _dense,
+    "many": _many,
+}

@@ -1,0 +1,106 @@
+"""The parts of `gpu` that need no server."""
+
+import argparse
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from loadtest.commands.gpu import measured, part_names
+from loadtest.drive.accelerated_pair import ACCELERATOR, CPU, Machine, halves_of_cores
+from loadtest.drive.dense_model import width_of
+from loadtest.measure.accelerator_parts import largest_difference
+from loadtest.report.gpu_report import DIFFERENCE_MAX, fault_count, gpu_table
+from serving.base.clock import SystemClock
+from serving.base.errors import Unavailable
+
+
+def text_of(parts: dict[str, Any]) -> str:
+    """The printed table."""
+    console = Console(file=io.StringIO(), width=200)
+    console.print(gpu_table(parts))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_gpu_part_that_fails_lets_others_run():
+    def fail() -> dict[str, Any]:
+        raise Unavailable("no GPU")
+
+    parts = {"first": fail, "second": lambda: {"errors": 0}}
+    console = Console(file=io.StringIO())
+    found = measured(parts, ["first", "second"], SystemClock(), console)
+    assert found["first"]["failed"] == "no GPU"
+    assert fault_count(found["first"]) == 1
+    assert "failed" not in found["second"]
+    assert fault_count(found["second"]) == 0
+    assert "no GPU" in text_of({"alone": found["first"]})
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"errors": 1},
+        {"wrong_answers": 1},
+        {"late_count": 1},
+        {"difference_to_cpu_max": 2 * DIFFERENCE_MAX},
+        {"models": {"mlp": {"difference_max": 2 * DIFFERENCE_MAX}}},
+    ],
+)
+def test_gpu_faults_are_counted(part: dict[str, Any]):
+    assert fault_count(part) == 1
+
+
+def test_gpu_equal_answers_are_no_fault():
+    assert fault_count({"difference_to_cpu_max": DIFFERENCE_MAX / 2, "errors": 0}) == 0
+
+
+def test_gpu_table_shows_both_and_their_ratio():
+    rates = {CPU: 100, ACCELERATOR: 250, "host_tables": 120}
+    shown = {n: {"requests_per_second": r, "rows_per_second": 8 * r} for n, r in rates.items()}
+    text = text_of({"rates": {"rows": {"8": shown}}})
+    assert "2.50 times, host tables 120" in text
+    assert "2,000" in text
+
+
+def test_gpu_answers_of_other_shapes_are_refused():
+    with pytest.raises(Unavailable, match=r"\(2,\)"):
+        largest_difference(np.zeros(2), np.zeros((2, 1)))
+    assert largest_difference(np.array([1.0, 2.0]), np.array([1.5, 2.0])) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("cores", "servers", "clients"),
+    [((0, 1), (), (0, 1)), ((0, 1, 2, 3, 4), (0, 1), (2, 3, 4))],
+)
+def test_gpu_cores_are_halved(
+    cores: tuple[int, ...], servers: tuple[int, ...], clients: tuple[int, ...]
+):
+    assert halves_of_cores(cores) == (servers, clients)
+
+
+def test_gpu_server_flags_are_the_accelerators(tmp_path: Any):
+    machine = Machine(
+        accelerator="cuda", rows="1,8", cache_directory=tmp_path, library_path="/lib", cores=(0, 1)
+    )
+    assert "accelerator" not in machine.server_flags(CPU)
+    assert "environment" not in machine.server_flags(CPU)
+    flags = machine.server_flags(ACCELERATOR)
+    assert (flags["accelerator"], flags["accelerator_rows"]) == ("cuda", "1,8")
+    assert flags["environment"] == {"LD_LIBRARY_PATH": "/lib"}
+    assert list(flags["command"])[:3] == ["taskset", "-c", "0,1"]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("kind", "squares"), [("mlp", 6), ("transformer", 96)])
+def test_gpu_dense_width_has_the_parameters(kind: str, squares: int):
+    width = width_of(kind, 100_000_000)
+    assert width % 64 == 0
+    assert squares * width**2 == pytest.approx(100e6, rel=0.1)
+
+
+def test_gpu_part_names_are_checked():
+    assert part_names("none") == []
+    assert part_names("alone,many") == ["alone", "many"]
+    with pytest.raises(argparse.ArgumentTypeError, match="'fast' is none of equality"):
+        part_names("fast")
