@@ -1,89 +1,57 @@
 #include "native/pjrt/accelerator.h"
 
-#include <array>
-#include <vector>
+#include <algorithm>
+#include <utility>
+
+#include "native/base/clock.h"
+#include "native/pjrt/compile_options.h"
 
 namespace millpond::pjrt {
-namespace {
 
-// xla.CompileOptionsProto { executable_build_options { device_ordinal: -1 num_replicas: 1
-// num_partitions: 1 } }: one device, which the client chooses.
-constexpr std::array<unsigned char, 17> kCompileOptions = {0x1a, 0x0f, 0x08, 0xff, 0xff, 0xff,
-                                                           0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
-                                                           0x01, 0x20, 0x01, 0x28, 0x01};
-
-PJRT_NamedValue NamedValue(std::string_view name) {
-  PJRT_NamedValue value{};
-  value.struct_size = PJRT_NamedValue_STRUCT_SIZE;
-  value.name = name.data();
-  value.name_size = name.size();
-  value.value_size = 1;
-  return value;
-}
-
-// Memory is taken as it is needed, so that a server does not take a GPU from its neighbours.
-std::vector<PJRT_NamedValue> CudaOptions(const AcceleratorOptions& options) {
-  PJRT_NamedValue fraction = NamedValue("memory_fraction");
-  fraction.type = PJRT_NamedValue_kFloat;
-  fraction.float_value = options.memory_fraction;
-  PJRT_NamedValue preallocate = NamedValue("preallocate");
-  preallocate.type = PJRT_NamedValue_kBool;
-  preallocate.bool_value = false;
-  return {fraction, preallocate};
-}
-
-}  // namespace
-
-base::StatusOr<std::shared_ptr<Accelerator>> Accelerator::Make(const Plugin& plugin,
-                                                               const AcceleratorOptions& options) {
-  const Api& api = plugin.api();
-  std::vector<PJRT_NamedValue> client_options;
-  if (plugin.is_cuda()) client_options = CudaOptions(options);
-  MILLPOND_PJRT_ARGS(PJRT_Client_Create, create);
-  create.create_options = client_options.data();
-  create.num_options = client_options.size();
-  MILLPOND_RETURN_IF_PJRT_ERROR(api, api->PJRT_Client_Create(&create),
-                                "making a client of " + plugin.description());
-  std::shared_ptr<Accelerator> accelerator(new Accelerator(plugin, create.client, options));
-  MILLPOND_RETURN_IF_ERROR(accelerator->FindDevice());
-  const base::StatusOr<AcceleratorMemory> memory = accelerator->Memory();
-  if (memory.ok() && memory.value().limit_bytes > 0) {
-    accelerator->memory_.SetLimit(memory.value().limit_bytes);
+base::StatusOr<Accelerator::List> Accelerator::MakeAll(const Plugin& plugin,
+                                                       const AcceleratorOptions& options) {
+  auto client = Client::Make(plugin, options.memory_fraction);
+  if (!client.ok()) return client.status();
+  const base::StatusOr<std::vector<PJRT_Device*>> devices = client.value()->Devices();
+  if (!devices.ok()) return devices.status();
+  List accelerators;
+  for (PJRT_Device* const device : devices.value()) {
+    accelerators.emplace_back(
+        new Accelerator(client.value(), device, accelerators.size(), options));
+    MILLPOND_RETURN_IF_ERROR(accelerators.back()->LookAtDevice(devices.value().size() > 1));
   }
-  return accelerator;
+  return accelerators;
 }
 
 Accelerator::~Accelerator() {
   uploads_.reset();  // its thread uses the client
-  MILLPOND_PJRT_ARGS(PJRT_Client_Destroy, destroy);
-  destroy.client = client_;
-  static_cast<void>(api_.ToStatus(api_->PJRT_Client_Destroy(&destroy), "freeing a client"));
 }
 
-base::Status Accelerator::FindDevice() {
-  MILLPOND_PJRT_ARGS(PJRT_Client_AddressableDevices, devices);
-  devices.client = client_;
-  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Client_AddressableDevices(&devices),
-                                "listing the devices of " + description_);
-  if (devices.num_addressable_devices == 0) {
-    return base::NotFound(description_ + " finds no device");
+base::Status Accelerator::LookAtDevice(bool is_one_of_several) {
+  const base::StatusOr<std::string> kind = client_->KindOf(device_);
+  if (!kind.ok()) return kind.status();
+  description_ = client_->description() + ", " + kind.value();
+  is_one_of_several_ = is_one_of_several;
+  compile_options_ = OptionsForAnyDevice();
+  if (is_one_of_several) {
+    const base::StatusOr<int64_t> id = client_->IdOf(device_);
+    if (!id.ok()) return id.status();
+    compile_options_ = OptionsForDevice(id.value());
   }
-  device_ = devices.addressable_devices[0];
-  MILLPOND_PJRT_ARGS(PJRT_Client_PlatformVersion, version);
-  version.client = client_;
-  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Client_PlatformVersion(&version),
-                                "asking for the version of " + description_);
-  MILLPOND_PJRT_ARGS(PJRT_Device_GetDescription, device);
-  device.device = device_;
-  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Device_GetDescription(&device),
-                                "asking for the device of " + description_);
-  MILLPOND_PJRT_ARGS(PJRT_DeviceDescription_Kind, kind);
-  kind.device_description = device.device_description;
-  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_DeviceDescription_Kind(&kind),
-                                "asking for the device of " + description_);
-  description_ += " " + std::string(version.platform_version, version.platform_version_size) +
-                  ", " + std::string(kind.device_kind, kind.device_kind_size);
+  const base::StatusOr<AcceleratorMemory> memory = Memory();
+  const int64_t limit_bytes = memory.ok() ? memory.value().limit_bytes : memory_bytes_max_;
+  if (limit_bytes > 0) memory_.SetLimit(limit_bytes);
   return {};
+}
+
+// Says whether the plugin has made the program for this device. A run with the buffers of another
+// device would fail.
+base::Status Accelerator::CheckIsHere(const Executable& executable) const {
+  if (!is_one_of_several_) return {};
+  const base::StatusOr<std::vector<PJRT_Device*>> devices = executable.Devices();
+  if (!devices.ok()) return devices.status();
+  if (devices.value() == std::vector{device_}) return {};
+  return base::Internal(description_ + " has made a program for another device");
 }
 
 base::StatusOr<std::unique_ptr<Executable>> Accelerator::Compile(std::string_view hlo) const {
@@ -96,49 +64,71 @@ base::StatusOr<std::unique_ptr<Executable>> Accelerator::Compile(std::string_vie
   program.format = kFormat.data();
   program.format_size = kFormat.size();
   MILLPOND_PJRT_ARGS(PJRT_Client_Compile, compile);
-  compile.client = client_;
+  compile.client = client_->get();
   compile.program = &program;
-  compile.compile_options = reinterpret_cast<const char*>(kCompileOptions.data());
-  compile.compile_options_size = kCompileOptions.size();
-  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Client_Compile(&compile),
+  compile.compile_options = compile_options_.data();
+  compile.compile_options_size = compile_options_.size();
+  MILLPOND_RETURN_IF_PJRT_ERROR(api(), api()->PJRT_Client_Compile(&compile),
                                 "compiling for " + description_);
-  return Executable::Own(api_, compile.executable);
+  auto executable = Executable::Own(api(), compile.executable);
+  if (executable.ok()) MILLPOND_RETURN_IF_ERROR(CheckIsHere(*executable.value()));
+  return executable;
 }
 
 base::StatusOr<std::unique_ptr<Executable>> Accelerator::LoadExecutable(
     std::string_view serialized) const {
   MILLPOND_PJRT_ARGS(PJRT_Executable_DeserializeAndLoad, load);
-  load.client = client_;
+  load.client = client_->get();
   load.serialized_executable = serialized.data();
   load.serialized_executable_size = serialized.size();
-  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Executable_DeserializeAndLoad(&load),
+  // It may have been compiled for another device of the same sort.
+  if (is_one_of_several_) {
+    load.overridden_serialized_compile_options = compile_options_.data();
+    load.overridden_serialized_compile_options_size = compile_options_.size();
+  }
+  MILLPOND_RETURN_IF_PJRT_ERROR(api(), api()->PJRT_Executable_DeserializeAndLoad(&load),
                                 "loading an executable");
-  return Executable::Own(api_, load.loaded_executable);
+  auto executable = Executable::Own(api(), load.loaded_executable);
+  if (executable.ok()) MILLPOND_RETURN_IF_ERROR(CheckIsHere(*executable.value()));
+  return executable;
 }
 
 base::StatusOr<DeviceBuffer> Accelerator::StartUpload(const HostTensor& tensor,
                                                       PJRT_Event** copied) const {
   MILLPOND_PJRT_ARGS(PJRT_Client_BufferFromHostBuffer, upload);
-  upload.client = client_;
+  upload.client = client_->get();
   upload.data = tensor.elements;
   upload.type = tensor.type;
   upload.dims = tensor.dims.data();
   upload.num_dims = tensor.dims.size();
   upload.host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
   upload.device = device_;
-  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Client_BufferFromHostBuffer(&upload),
+  MILLPOND_RETURN_IF_PJRT_ERROR(api(), api()->PJRT_Client_BufferFromHostBuffer(&upload),
                                 "copying to the accelerator");
   *copied = upload.done_with_host_buffer;
-  return DeviceBuffer(api_, upload.buffer);
+  return DeviceBuffer(api(), upload.buffer);
+}
+
+AcceleratorState Accelerator::State() const {
+  const MemoryUse use = memory_.Use(base::MonotonicNs());
+  AcceleratorState state;
+  state.limit_bytes = use.limit_bytes == DeviceMemory::kUnlimited ? 0 : use.limit_bytes;
+  state.parameter_bytes = use.copy_bytes;
+  state.idle_bytes = use.idle_bytes;
+  state.busy_ns = turns_.busy_ns();
+  state.is_failing = is_failing_.load(std::memory_order_relaxed);
+  return state;
 }
 
 base::StatusOr<AcceleratorMemory> Accelerator::Memory() const {
   MILLPOND_PJRT_ARGS(PJRT_Device_MemoryStats, statistics);
   statistics.device = device_;
-  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Device_MemoryStats(&statistics),
+  MILLPOND_RETURN_IF_PJRT_ERROR(api(), api()->PJRT_Device_MemoryStats(&statistics),
                                 "counting the memory of " + description_);
-  return AcceleratorMemory{statistics.bytes_in_use,
-                           statistics.bytes_limit_is_set ? statistics.bytes_limit : 0};
+  const int64_t own_bytes = statistics.bytes_limit_is_set ? statistics.bytes_limit : 0;
+  const bool is_bounded =
+      memory_bytes_max_ > 0 && (own_bytes == 0 || memory_bytes_max_ < own_bytes);
+  return AcceleratorMemory{statistics.bytes_in_use, is_bounded ? memory_bytes_max_ : own_bytes};
 }
 
 }  // namespace millpond::pjrt

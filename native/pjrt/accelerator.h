@@ -1,12 +1,15 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "native/base/status.h"
 #include "native/pjrt/api.h"
+#include "native/pjrt/client.h"
 #include "native/pjrt/device_buffer.h"
 #include "native/pjrt/device_memory.h"
 #include "native/pjrt/device_turns.h"
@@ -17,8 +20,10 @@
 namespace millpond::pjrt {
 
 struct AcceleratorOptions {
-  // The share of the GPU's memory that the client may take in all, from 0 to 1. CUDA only.
+  // The share of each GPU's memory that the client may take in all, from 0 to 1. CUDA only.
   float memory_fraction = 0.9F;
+  // The most memory of each device for parameters and runs, if that is less; 0: no such limit.
+  int64_t memory_bytes_max = 0;
   // A version's parameters that no run has used for this long may be dropped for another version's.
   int64_t idle_ns = DeviceMemory::kIdleNs;
   // The most that a run waits for its turn.
@@ -28,31 +33,45 @@ struct AcceleratorOptions {
 // The memory of an accelerator, as its client counts it.
 struct AcceleratorMemory {
   int64_t used_bytes = 0;
-  int64_t limit_bytes = 0;  // the most that the client may take; 0: unknown
+  int64_t limit_bytes = 0;  // the most that the server may take; 0: unknown
 };
 
-// One accelerator, which is the first that the plugin finds, through a client of its own.
+// The state of an accelerator, for the choice of a model's device.
+struct AcceleratorState {
+  int64_t limit_bytes = 0;      // for parameters and runs; 0: unlimited
+  int64_t parameter_bytes = 0;  // charged now
+  int64_t idle_bytes = 0;       // of these, what may be dropped for a version that needs room
+  int64_t busy_ns = 0;          // the time that runs took in all
+  bool is_failing = false;      // the last run or upload there failed
+};
+
+// One accelerator: a GPU, a slice of one, or another device of a plugin. It has its own memory,
+// turns and uploads, so models on two accelerators do not wait for each other.
 //
 // Thread: any number at once. Owner: a shared pointer, because buffers and executables need the
 // client to the end.
 class Accelerator {
  public:
-  // Makes the client: 0.9 s for a GPU. Returns the plugin's error, as for a GPU whose driver is too
-  // old, and NOT_FOUND if it finds no device.
-  static base::StatusOr<std::shared_ptr<Accelerator>> Make(const Plugin& plugin,
-                                                           const AcceleratorOptions& options);
+  using List = std::vector<std::shared_ptr<Accelerator>>;
+
+  // Makes an accelerator of each device that the plugin finds, through one client. Returns the
+  // client's errors, and NOT_FOUND if there is no device.
+  static base::StatusOr<List> MakeAll(const Plugin& plugin, const AcceleratorOptions& options);
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
-  // The plugin, the platform's version and the device, like "… NVIDIA H200". An executable fits
-  // accelerators with the same description.
+  // Its place among the devices of the plugin, from "0" on.
+  const std::string& name() const { return name_; }
+  // The plugin, the platform's version and the sort of device, like "… NVIDIA H200". An executable
+  // can be loaded for all accelerators with the same description.
   const std::string& description() const { return description_; }
 
   // Compiles a program in the form of a serialized xla.HloModuleProto: 0.2 to 1 s for a GPU.
   base::StatusOr<std::unique_ptr<Executable>> Compile(std::string_view hlo) const;
   // Loads what Executable::Serialize returned: about 5 ms. Returns the plugin's error if it was
-  // made by another version of the plugin or for another accelerator.
+  // made by another version of the plugin or for another sort of accelerator, and INTERNAL if the
+  // plugin loads it for another device of several.
   base::StatusOr<std::unique_ptr<Executable>> LoadExecutable(std::string_view serialized) const;
 
   // Starts to copy `tensor` to the accelerator. Its elements must stay as they are until `*copied`
@@ -65,23 +84,38 @@ class Accelerator {
   DeviceTurns& turns() const { return turns_; }
   UploadQueue& uploads() const { return *uploads_; }
 
+  // Notes whether a run or an upload has failed for another reason than a lack of memory.
+  void NoteFailure() const { is_failing_.store(true, std::memory_order_relaxed); }
+  void NoteSuccess() const {
+    // A store in each run would take the cache line from the other threads.
+    if (is_failing_.load(std::memory_order_relaxed)) is_failing_.store(false);
+  }
+
+  AcceleratorState State() const;
   // The error is UNIMPLEMENTED if the plugin does not count.
   base::StatusOr<AcceleratorMemory> Memory() const;
-  const Api& api() const { return api_; }
+  const Api& api() const { return client_->api(); }
 
  private:
-  Accelerator(const Plugin& plugin, PJRT_Client* client, const AcceleratorOptions& options)
-      : api_(plugin.api()),
-        client_(client),
-        description_(plugin.description()),
+  Accelerator(std::shared_ptr<const Client> client, PJRT_Device* device, size_t index,
+              const AcceleratorOptions& options)
+      : client_(std::move(client)),
+        device_(device),
+        name_(std::to_string(index)),
+        memory_bytes_max_(options.memory_bytes_max),
         memory_(DeviceMemory::kUnlimited, options.idle_ns),
         turns_(options.wait_ns_max) {}
-  base::Status FindDevice();
+  base::Status LookAtDevice(bool is_one_of_several);
+  base::Status CheckIsHere(const Executable& executable) const;
 
-  const Api api_;
-  PJRT_Client* const client_;
-  PJRT_Device* device_ = nullptr;
+  const std::shared_ptr<const Client> client_;
+  PJRT_Device* const device_;
+  const std::string name_;
+  const int64_t memory_bytes_max_;
   std::string description_;
+  std::string compile_options_;
+  bool is_one_of_several_ = false;
+  mutable std::atomic<bool> is_failing_{false};
   mutable DeviceMemory memory_;
   mutable DeviceTurns turns_;
   std::unique_ptr<UploadQueue> uploads_ = std::make_unique<UploadQueue>();

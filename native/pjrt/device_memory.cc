@@ -198,6 +198,17 @@ std::pair<int64_t, int64_t> DeviceMemory::ChargedBytes(const std::string& model)
   return {CopyBytes(&model), runs == run_bytes_.end() ? 0 : runs->second};
 }
 
+MemoryUse DeviceMemory::Use(int64_t now_ns) const {
+  const std::lock_guard lock(mutex_);
+  MemoryUse use;
+  use.limit_bytes = bounds_.limit_bytes;
+  for (const CopyState& copy : States(now_ns)) {
+    use.copy_bytes += copy.bytes;
+    if (copy.is_idle) use.idle_bytes += copy.bytes;
+  }
+  return use;
+}
+
 void DeviceMemory::Return(Copies::iterator copy) {
   const std::lock_guard lock(mutex_);
   copies_.erase(copy);

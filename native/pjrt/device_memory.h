@@ -38,6 +38,13 @@ struct MemoryBounds {
   }
 };
 
+// The memory of an accelerator by its use.
+struct MemoryUse {
+  int64_t limit_bytes = 0;
+  int64_t copy_bytes = 0;  // charged for parameters
+  int64_t idle_bytes = 0;  // of these, the ones of copies that may be dropped
+};
+
 // Decides which of `copies` are dropped so that the last one, the newcomer, fits. Returns their
 // indices, or nothing if it cannot fit.
 //
@@ -111,6 +118,8 @@ class DeviceMemory {
 
   // The bytes that are charged to `model` now: of copies, and of runs.
   std::pair<int64_t, int64_t> ChargedBytes(const std::string& model) const;
+  // The same of all models, without runs.
+  MemoryUse Use(int64_t now_ns) const;
 
  private:
   struct Copy {

@@ -44,6 +44,7 @@ void DeviceParameters::Upload() {
   base::Status uploaded = UploadNow();
   // There may be no room yet; the next Pin after a while asks again.
   if (uploaded.ok() || uploaded.code() == base::Code::kResourceExhausted) return;
+  accelerator_->NoteFailure();
   const std::lock_guard lock(mutex_);
   upload_error_ = std::move(uploaded);
 }
@@ -61,6 +62,7 @@ base::Status DeviceParameters::UploadNow() {
   upload_count_.fetch_add(1, std::memory_order_relaxed);
   upload_ns_.fetch_add(now_ns - began_ns, std::memory_order_relaxed);
   last_use_ns_.store(now_ns, std::memory_order_relaxed);
+  accelerator_->NoteSuccess();
   // A copy that was there before is freed without the lock: that takes the lock of DeviceMemory.
   const std::lock_guard lock(mutex_);
   std::swap(copy_, copy);
@@ -132,6 +134,7 @@ std::shared_ptr<const void> DeviceParameters::TakeOut() {
 
 UploadFigures DeviceParameters::figures() const {
   UploadFigures figures;
+  figures.device = accelerator_->name();
   figures.upload_count = upload_count_.load(std::memory_order_relaxed);
   figures.upload_ns = upload_ns_.load(std::memory_order_relaxed);
   figures.drop_count = drop_count_.load(std::memory_order_relaxed);

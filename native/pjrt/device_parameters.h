@@ -29,8 +29,9 @@ class ParameterCopy {
   const std::vector<DeviceBuffer> buffers_;
 };
 
-// The uploads of a version's parameters since its load.
+// The uploads of a version's parameters to one accelerator since its load.
 struct UploadFigures {
+  std::string device;          // the accelerator's name
   int64_t resident_bytes = 0;  // on the accelerator now
   int64_t upload_count = 0;
   int64_t upload_ns = 0;   // of all uploads together

@@ -86,6 +86,18 @@ int64_t DeviceSchedule::End(int64_t id, int64_t began_ns, int64_t now_ns) {
   return took_ns;
 }
 
+int64_t DeviceSchedule::ExpectedWaitNs(bool is_low) const {
+  int64_t wait_ns = 0;
+  // The cost of a run is 0 before the first one of its program.
+  const auto add = [&wait_ns](int64_t cost_ns) { wait_ns += std::max<int64_t>(cost_ns, 1); };
+  for (const auto& [id, run] : under_way_) add(run.cost_ns);
+  for (const auto& [model, queue] : queues_) {
+    if (queue.is_low && !is_low) continue;
+    for (const Run& run : queue.runs) add(run.cost_ns);
+  }
+  return wait_ns;
+}
+
 int64_t DeviceSchedule::LeastWaitNs(const std::string& model) const {
   const auto queue = queues_.find(model);
   if (queue == queues_.end()) return 0;

@@ -51,6 +51,9 @@ class DeviceSchedule {
 
   // The least time until a new run of `model` could begin: that of the runs before it in its queue.
   int64_t LeastWaitNs(const std::string& model) const;
+  // The time until a run that begins to wait now could have ended, if all runs of its priority and
+  // above that are there come first, and each takes its cost. At least 1 ns for each of them.
+  int64_t ExpectedWaitNs(bool is_low) const;
   // When the last run ended; 0 before the first end.
   int64_t last_end_ns() const { return last_end_ns_; }
 

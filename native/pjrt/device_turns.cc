@@ -41,6 +41,11 @@ base::StatusOr<DeviceTurns::Turn> DeviceTurns::Take(const std::string& model, bo
   return base::Status(base::Code::kUnavailable, "runs on the accelerator do not end");
 }
 
+int64_t DeviceTurns::ExpectedWaitNs(bool is_low) const {
+  const std::lock_guard lock(mutex_);
+  return schedule_.ExpectedWaitNs(is_low);
+}
+
 size_t DeviceTurns::waiting_count() const {
   const std::lock_guard lock(mutex_);
   return waiters_.size();
@@ -65,6 +70,7 @@ int64_t DeviceTurns::End(const std::string& model, int64_t id, int64_t began_ns)
   const int64_t now_ns = base::MonotonicNs();
   const std::lock_guard lock(mutex_);
   const int64_t took_ns = schedule_.End(id, began_ns, now_ns);
+  busy_ns_.fetch_add(took_ns, std::memory_order_relaxed);
   CountEnd(model);
   BeginRuns();
   return took_ns;

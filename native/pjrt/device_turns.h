@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -39,6 +40,10 @@ class DeviceTurns {
   // become shorter, and only a run shows that.
   base::StatusOr<Turn> Take(const std::string& model, bool is_low, int64_t cost_ns,
                             int64_t deadline_ns);
+  // The time that the runs of this priority or above, which are there now, will take.
+  int64_t ExpectedWaitNs(bool is_low) const;
+  // The time that ended runs took in all.
+  int64_t busy_ns() const { return busy_ns_.load(std::memory_order_relaxed); }
   // The runs that wait for their turn now.
   size_t waiting_count() const;
 
@@ -53,6 +58,7 @@ class DeviceTurns {
   int64_t End(const std::string& model, int64_t id, int64_t began_ns);
 
   const int64_t wait_ns_max_;
+  std::atomic<int64_t> busy_ns_{0};
   mutable std::mutex mutex_;
   // All guarded by the mutex.
   DeviceSchedule schedule_;

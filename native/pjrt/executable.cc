@@ -70,6 +70,15 @@ base::Status Executable::Run(const std::vector<PJRT_Buffer*>& arguments,
   return {};
 }
 
+base::StatusOr<std::vector<PJRT_Device*>> Executable::Devices() const {
+  MILLPOND_PJRT_ARGS(PJRT_LoadedExecutable_AddressableDevices, devices);
+  devices.executable = loaded_;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_LoadedExecutable_AddressableDevices(&devices),
+                                "looking at an executable");
+  return std::vector(devices.addressable_devices,
+                     devices.addressable_devices + devices.num_addressable_devices);
+}
+
 base::StatusOr<std::string> Executable::Serialize() const {
   constexpr char kDoing[] = "serializing an executable";
   std::string bytes;

@@ -25,6 +25,8 @@ class Executable {
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
+  // The devices that it runs on.
+  base::StatusOr<std::vector<PJRT_Device*>> Devices() const;
   size_t output_count() const { return output_count_; }
   // The memory of the accelerator that a run takes beside its arguments and outputs; 0 if the
   // plugin does not say.

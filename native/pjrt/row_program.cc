@@ -215,6 +215,7 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
   MILLPOND_RETURN_IF_ERROR(
       counts_.BeginRun() ? run.RunTimed(*program.executable, inputs, outputs, wait_ns, &counts_)
                          : run.Run(*program.executable, inputs, outputs));
+  accelerator.NoteSuccess();
   const int64_t took_ns = run.EndTurn();
   // If two runs end at once, one of them may be left out.
   program.cost_ns->store(cost_ns == 0 ? took_ns : cost_ns + (took_ns - cost_ns) / kCostRuns,

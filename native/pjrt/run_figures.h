@@ -28,9 +28,10 @@ enum class CpuReason {
 };
 inline constexpr size_t kCpuReasonCount = 8;
 
-// The runs of one signature since its load.
+// The runs of one signature on one accelerator since its load.
 struct RunFigures {
   std::string signature;
+  std::string device;               // the accelerator's name
   std::vector<int64_t> sizes;       // the rows of each program, ascending
   std::vector<int64_t> run_counts;  // the runs of each program, in the order of `sizes`
   std::vector<int64_t> row_counts;  // the rows that these runs were asked for, without padding

@@ -1,7 +1,9 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,14 +18,16 @@ namespace {
 
 namespace nb = nanobind;
 
-std::shared_ptr<pjrt::Accelerator> MakeAccelerator(const nb::str& plugin, float memory_fraction) {
+pjrt::Accelerator::List OpenAccelerators(const nb::str& plugin, float memory_fraction,
+                                         int64_t memory_bytes_max) {
   const std::string path = PathBytes(plugin);
-  return ValueOrThrow(WithoutGil([&]() -> base::StatusOr<std::shared_ptr<pjrt::Accelerator>> {
+  return ValueOrThrow(WithoutGil([&]() -> base::StatusOr<pjrt::Accelerator::List> {
     const base::StatusOr<pjrt::Plugin> opened = pjrt::Plugin::Open(path);
     if (!opened.ok()) return opened.status();
     pjrt::AcceleratorOptions options;
     options.memory_fraction = memory_fraction;
-    return pjrt::Accelerator::Make(opened.value(), options);
+    options.memory_bytes_max = memory_bytes_max;
+    return pjrt::Accelerator::MakeAll(opened.value(), options);
   }));
 }
 
@@ -33,13 +37,20 @@ std::optional<pjrt::AcceleratorMemory> MemoryOf(const pjrt::Accelerator& self) {
   return memory.value();
 }
 
+pjrt::AcceleratorState StateOf(const pjrt::Accelerator& self) {
+  return WithoutGil([&] { return self.State(); });
+}
+
 }  // namespace
 
 void RegisterAccelerator(nb::module_& module) {
   nb::class_<pjrt::Accelerator>(module, "Accelerator", nb::is_final())
-      .def(nb::new_(&MakeAccelerator), nb::arg("plugin"), nb::arg("memory_fraction"))
+      .def_prop_ro("name", &pjrt::Accelerator::name)
       .def_prop_ro("description", &pjrt::Accelerator::description)
-      .def("memory", &MemoryOf);
+      .def("memory", &MemoryOf)
+      .def("state", &StateOf);
+  module.def("open_accelerators", &OpenAccelerators, nb::arg("plugin"), nb::arg("memory_fraction"),
+             nb::arg("memory_bytes_max"));
 }
 
 }  // namespace millpond::python

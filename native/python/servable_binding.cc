@@ -55,12 +55,14 @@ class PySavedModelLoad {
     ThrowIfError(WithoutGil([&] { return load_->UseTables(pool.tables()); }));
   }
 
-  std::vector<tf::AcceleratedSignature> UseAccelerator(
-      std::shared_ptr<pjrt::Accelerator> accelerator, std::vector<int64_t> rows,
-      std::string cache_directory, const std::string& tables, int64_t memory_bytes_max, bool is_low,
-      bool is_needed) {
+  std::vector<tf::AcceleratedSignature> UseAccelerator(const pjrt::Accelerator::List& accelerators,
+                                                       std::vector<int64_t> rows,
+                                                       std::string cache_directory,
+                                                       const std::string& tables,
+                                                       int64_t memory_bytes_max, bool is_low,
+                                                       bool is_needed) {
     tf::AcceleratorUse use;
-    use.accelerator = std::move(accelerator);
+    use.accelerators.assign(accelerators.begin(), accelerators.end());
     use.rows = std::move(rows);
     use.cache_directory = std::move(cache_directory);
     use.only_if_worth = !is_needed;
@@ -299,7 +301,7 @@ void RegisterServable(nb::module_& module) {
       .def("tables_without_value", &Load::Get<&VersionLoad::TablesWithoutValue>)
       .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
       .def("analyze_rows", &Load::Run<&VersionLoad::AnalyzeRows>)
-      .def("use_accelerator", &Load::UseAccelerator, nb::arg("accelerator"), nb::arg("rows"),
+      .def("use_accelerator", &Load::UseAccelerator, nb::arg("accelerators"), nb::arg("rows"),
            nb::arg("cache_directory"), nb::arg("tables"), nb::arg("memory_bytes_max"),
            nb::arg("is_low"), nb::arg("is_needed"))
       .def("make_callables", &Load::Run<&VersionLoad::MakeCallables>)

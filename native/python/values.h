@@ -193,13 +193,25 @@ struct ValueClass<pjrt::AcceleratorMemory> {
 };
 
 template <>
+struct ValueClass<pjrt::AcceleratorState> {
+  using Value = pjrt::AcceleratorState;
+  static constexpr auto kModule = "serving.data_plane.loads";
+  static constexpr char kName[] = "AcceleratorState";
+  static constexpr auto kFields = std::tuple{
+      Field{"limit_bytes", &Value::limit_bytes}, Field{"parameter_bytes", &Value::parameter_bytes},
+      Field{"idle_bytes", &Value::idle_bytes}, Field{"busy_ns", &Value::busy_ns},
+      Field{"is_failing", &Value::is_failing}};
+};
+
+template <>
 struct ValueClass<pjrt::UploadFigures> {
   using Value = pjrt::UploadFigures;
   static constexpr auto kModule = "serving.data_plane.servables";
   static constexpr char kName[] = "AcceleratorUploads";
-  static constexpr auto kFields = std::tuple{
-      Field{"resident_bytes", &Value::resident_bytes}, Field{"upload_count", &Value::upload_count},
-      Field{"upload_ns", &Value::upload_ns}, Field{"drop_count", &Value::drop_count}};
+  static constexpr auto kFields =
+      std::tuple{Field{"device", &Value::device}, Field{"resident_bytes", &Value::resident_bytes},
+                 Field{"upload_count", &Value::upload_count}, Field{"upload_ns", &Value::upload_ns},
+                 Field{"drop_count", &Value::drop_count}};
 };
 
 template <>
@@ -222,13 +234,11 @@ struct ValueClass<pjrt::RunFigures> {
   using Value = pjrt::RunFigures;
   static constexpr auto kModule = "serving.data_plane.servables";
   static constexpr char kName[] = "AcceleratorRuns";
-  static constexpr auto kFields = std::tuple{Field{"signature", &Value::signature},
-                                             Field{"sizes", &Value::sizes},
-                                             Field{"run_counts", &Value::run_counts},
-                                             Field{"row_counts", &Value::row_counts},
-                                             Field{"timed_run_count", &Value::timed_run_count},
-                                             Field{"stage_ns", &Value::stage_ns},
-                                             Field{"cpu_run_counts", &Value::cpu_run_counts}};
+  static constexpr auto kFields = std::tuple{
+      Field{"signature", &Value::signature},   Field{"device", &Value::device},
+      Field{"sizes", &Value::sizes},           Field{"run_counts", &Value::run_counts},
+      Field{"row_counts", &Value::row_counts}, Field{"timed_run_count", &Value::timed_run_count},
+      Field{"stage_ns", &Value::stage_ns},     Field{"cpu_run_counts", &Value::cpu_run_counts}};
 };
 
 template <>

@@ -30,9 +30,9 @@ void RegisterValues(nanobind::module_& module) {
   RegisterDataclasses<
       tf::RuntimeOptions, memory::MemoryStatistics, tf::MemoryPlan, memory::SlabPoolStatistics,
       memory::TableStatistics, tf::TableReport, tf::MissingKernel, tf::AcceleratedSignature,
-      pjrt::AcceleratorMemory, pjrt::RunFigures, pjrt::UploadFigures, servable::BatchSettings,
-      memory::ArenaStatistics, memory::ArenaRemains, servable::BatchFigures,
-      servable::SignatureBatching, servable::RequestReservoirStatistics,
+      pjrt::AcceleratorMemory, pjrt::AcceleratorState, pjrt::RunFigures, pjrt::UploadFigures,
+      servable::BatchSettings, memory::ArenaStatistics, memory::ArenaRemains,
+      servable::BatchFigures, servable::SignatureBatching, servable::RequestReservoirStatistics,
       servable::RequestLogStatistics, tf::LoggedBatch, servable::Routing, metrics::LatencyFigures,
       metrics::HistoryPoint, base::TraceContext, metrics::RequestSpan, tf::EventTotal, tf::Trace,
       rpc::ReflectionTable, rpc::HttpOptions, rpc::ServerOptions>(module);

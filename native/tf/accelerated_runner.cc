@@ -76,15 +76,19 @@ Variables Together(const std::map<std::string, Variables>& by_signature) {
   return all;
 }
 
-// The bytes that the parameters of a version may take: what is free, and half of all at most, so
-// that the version after it fits beside it. All is what the model may have.
+// The bytes that the parameters of a version may take on each accelerator: what is free, and half
+// of all at most, so that the version after it fits beside it. All is what the model may have.
 int64_t RoomBytes(const AcceleratorUse& use) {
-  const int64_t quota =
+  int64_t room =
       use.memory_bytes_max > 0 ? use.memory_bytes_max / 2 : std::numeric_limits<int64_t>::max();
-  const auto memory = use.accelerator->Memory();
-  if (!memory.ok() || memory.value().limit_bytes == 0) return quota;
-  return std::min({quota, memory.value().limit_bytes / 2,
-                   memory.value().limit_bytes - memory.value().used_bytes});
+  for (const auto& accelerator : use.accelerators) {
+    const pjrt::AcceleratorState state = accelerator->State();
+    if (state.limit_bytes == 0) continue;
+    const auto memory = accelerator->Memory();
+    const int64_t used = memory.ok() ? memory.value().used_bytes : state.parameter_bytes;
+    room = std::min({room, state.limit_bytes / 2, state.limit_bytes - used});
+  }
+  return room;
 }
 
 // Adds the nodes of the device part that the error of a translation names, as "{{node NAME}}", to
@@ -170,19 +174,23 @@ struct AcceleratedPrograms::Draft {
     return words.empty() ? "" : "; its " + words + " stays on the CPU";
   }
 
-  // Compiles the programs, and adds the nodes of the host part to the session.
-  StatusOr<std::unique_ptr<pjrt::RowProgram>> Compile(
-      const AcceleratorUse& use, std::shared_ptr<pjrt::DeviceParameters> parameters,
-      std::vector<size_t> parameter_indices, tensorflow::Session* session) {
+  // Compiles the programs for each accelerator, and adds the nodes of the host part to the session.
+  StatusOr<Programs> Compile(const AcceleratorUse& use,
+                             const std::vector<std::shared_ptr<pjrt::DeviceParameters>>& parameters,
+                             const std::vector<size_t>& parameter_indices,
+                             tensorflow::Session* session) const {
     const pjrt::ExecutableCache cache(use.cache_directory);
-    auto program = std::make_unique<pjrt::RowProgram>(
-        std::move(parameters), std::move(parameter_indices), std::move(inputs), std::move(outputs));
-    MILLPOND_RETURN_IF_ERROR(
-        millpond::tf::Compile(hlo_by_rows, cache, *use.accelerator, program.get()));
+    Programs programs;
+    for (const auto& replica : parameters) {
+      programs.push_back(
+          std::make_unique<pjrt::RowProgram>(replica, parameter_indices, inputs, outputs));
+      MILLPOND_RETURN_IF_ERROR(millpond::tf::Compile(hlo_by_rows, cache, *replica->accelerator(),
+                                                     programs.back().get()));
+    }
     if (split.has_host_part()) {
       MILLPOND_RETURN_IF_TF_ERROR(session->Extend(*split.host_graph), "adding the host part");
     }
-    return program;
+    return programs;
   }
 };
 
@@ -222,44 +230,55 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
   // No request writes to a variable, so its memory stays as it is while the session lives.
   std::vector<pjrt::HostTensor> tensors;
   for (const Tensor& value : values) tensors.push_back(AsHostTensor(value));
-  made->parameters_ = std::make_shared<pjrt::DeviceParameters>(use.accelerator, use.model,
-                                                               std::move(tensors), use.is_low);
+  for (const auto& accelerator : use.accelerators) {
+    made->parameters_.push_back(
+        std::make_shared<pjrt::DeviceParameters>(accelerator, use.model, tensors, use.is_low));
+  }
   for (Draft& draft : drafts) {
     std::vector<size_t> parameter_indices;
     for (const ResourceKey& key : draft.variables) {
       parameter_indices.push_back(indices.at(key));
     }
-    auto program = draft.Compile(use, made->parameters_, std::move(parameter_indices), session);
+    auto programs = draft.Compile(use, made->parameters_, parameter_indices, session);
     AcceleratedSignature& report = made->signatures_[draft.report_index];
-    if (!program.ok()) {
-      report.reason = program.status().message();
+    if (!programs.ok()) {
+      report.reason = programs.status().message();
       continue;
     }
-    report.rows = program.value()->sizes();
+    report.rows = programs.value().front()->sizes();
     report.host_ops.assign(draft.split.host_ops.begin(), draft.split.host_ops.end());
     for (const auto& [key, variable] : variables.at(report.name)) {
       if (host_tables.count(key) > 0) report.host_tables.push_back(key.name);
     }
-    made->programs_[draft.signature->name] = std::move(program.value());
+    made->programs_[draft.signature->name] = std::move(programs.value());
     made->splits_.emplace(draft.signature->name, std::move(draft.split));
   }
   if (made->programs_.empty()) {
-    made->parameters_.reset();
+    made->parameters_.clear();
     return made;
   }
   MILLPOND_RETURN_IF_ERROR(made->Upload(use));
   return made;
 }
 
-// Uploads the parameters, if there is room or if they are needed now.
+// Uploads the parameters to each accelerator that has room. It is enough if one of them has.
 Status AcceleratedPrograms::Upload(const AcceleratorUse& use) {
   int64_t run_bytes = 0;
-  for (const auto& [name, program] : programs_) {
-    run_bytes = std::max(run_bytes, program->run_bytes_max());
+  for (const auto& [name, programs] : programs_) {
+    run_bytes = std::max(run_bytes, programs.front()->run_bytes_max());
   }
-  use.accelerator->memory().SetQuota(use.model, use.memory_bytes_max);
-  const Status uploaded = parameters_->Upload(run_bytes);
-  if (uploaded.ok()) return {};
+  Status uploaded;
+  bool is_there = false;
+  for (const auto& replica : parameters_) {
+    replica->accelerator()->memory().SetQuota(use.model, use.memory_bytes_max);
+    Status tried = replica->Upload(run_bytes);
+    is_there = is_there || tried.ok();
+    if (tried.ok()) continue;
+    LOG(WARNING) << "accelerator_replica_away: device " << replica->accelerator()->name() << ": "
+                 << tried.message();
+    if (uploaded.ok()) uploaded = std::move(tried);
+  }
+  if (is_there) return {};
   if (use.is_needed || uploaded.code() != base::Code::kResourceExhausted) return uploaded;
   for (AcceleratedSignature& report : signatures_) {
     if (!report.rows.empty()) report.reason = uploaded.message();
@@ -269,7 +288,10 @@ Status AcceleratedPrograms::Upload(const AcceleratorUse& use) {
 
 std::vector<AcceleratedSignature> AcceleratedPrograms::signatures() const {
   std::vector<AcceleratedSignature> signatures = signatures_;
-  if (upload_figures().resident_bytes == 0) return signatures;
+  const auto uploads = upload_figures();
+  const bool is_there = std::any_of(uploads.begin(), uploads.end(),
+                                    [](const auto& upload) { return upload.resident_bytes > 0; });
+  if (!is_there) return signatures;
   // The parameters are there now, if they were not at the load.
   for (AcceleratedSignature& signature : signatures) {
     if (!signature.rows.empty()) signature.reason.clear();
@@ -277,18 +299,25 @@ std::vector<AcceleratedSignature> AcceleratedPrograms::signatures() const {
   return signatures;
 }
 
-pjrt::UploadFigures AcceleratedPrograms::upload_figures() const {
-  return parameters_ == nullptr ? pjrt::UploadFigures() : parameters_->figures();
+std::vector<pjrt::UploadFigures> AcceleratedPrograms::upload_figures() const {
+  std::vector<pjrt::UploadFigures> figures;
+  for (const auto& replica : parameters_) figures.push_back(replica->figures());
+  return figures;
 }
 
 std::vector<pjrt::RunFigures> AcceleratedPrograms::run_figures() const {
   std::vector<pjrt::RunFigures> figures;
-  for (const auto& [name, program] : programs_) figures.push_back(program->counts().Figures(name));
+  for (const auto& [name, programs] : programs_) {
+    for (const auto& program : programs) {
+      figures.push_back(program->counts().Figures(name));
+      figures.back().device = program->parameters().accelerator()->name();
+    }
+  }
   return figures;
 }
 
 int64_t AcceleratedPrograms::parameter_bytes() const {
-  return parameters_ == nullptr ? 0 : parameters_->bytes();
+  return parameters_.empty() ? 0 : parameters_.front()->bytes();
 }
 
 std::unique_ptr<SignatureRunner> AcceleratedPrograms::Accelerate(const tensor::Signature& signature,
@@ -297,12 +326,22 @@ std::unique_ptr<SignatureRunner> AcceleratedPrograms::Accelerate(const tensor::S
   const auto split = splits_.find(signature.name);
   if (split == splits_.end()) return whole;
   const SignatureSplit& parts = split->second;
-  auto device = std::make_unique<AcceleratedRunner>(std::make_unique<RefusingRunner>(),
-                                                    programs_.at(signature.name).get(),
+  std::vector<const pjrt::RowProgram*> programs;
+  for (const auto& program : programs_.at(signature.name)) programs.push_back(program.get());
+  auto device = std::make_unique<AcceleratedRunner>(std::make_unique<RefusingRunner>(), programs,
                                                     parts.device, parts.needs_exact_rows);
   return std::make_unique<SplitRunner>(std::move(whole),
                                        parts.has_host_part() ? make_runner(parts.host) : nullptr,
                                        std::move(device), parts);
+}
+
+AcceleratedRunner::AcceleratedRunner(std::unique_ptr<SignatureRunner> host,
+                                     const std::vector<const pjrt::RowProgram*>& programs,
+                                     const tensor::Signature& signature, bool needs_exact_rows)
+    : host_(std::move(host)), signature_(signature), needs_exact_rows_(needs_exact_rows) {
+  for (const pjrt::RowProgram* program : programs) {
+    replicas_.push_back(std::make_unique<const Replica>(*program));
+  }
 }
 
 Status AcceleratedRunner::Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
@@ -310,7 +349,7 @@ Status AcceleratedRunner::Run(const tensor::OutputSet& outputs, const tensor::Te
   const auto tried = TryThere(outputs, inputs, result);
   if (!tried.ok()) return tried.status();
   if (!tried.value()) return {};
-  program_.counts().CountCpuRun(*tried.value());
+  CountCpuRun(*tried.value());
   return host_->Run(outputs, inputs, result);
 }
 
@@ -320,33 +359,57 @@ bool AcceleratedRunner::MayRun(std::optional<int64_t> rows) const {
     reason = pjrt::CpuReason::kShape;
   } else if (const base::KeptPriority kept; !kept) {
     reason = pjrt::CpuReason::kGaveWay;
-  } else {
-    Copy copy;
-    reason = PinCopy(&copy);
+  } else if (const Choice choice = Choose(0); choice.replica == nullptr) {
+    reason = choice.reason;
   }
-  if (reason) program_.counts().CountCpuRun(*reason);
+  if (reason) CountCpuRun(*reason);
   return !reason;
 }
 
 bool AcceleratedRunner::HasProgramFor(int64_t rows) const {
-  return rows > 0 && (!needs_exact_rows_ || program_.HasSize(rows));
+  return rows > 0 && (!needs_exact_rows_ || replicas_[0]->program.HasSize(rows));
 }
 
-// Takes the parameters, or returns the reason why they are not there.
-std::optional<pjrt::CpuReason> AcceleratedRunner::PinCopy(Copy* copy) const {
-  if (is_lost_.load(std::memory_order_relaxed)) return pjrt::CpuReason::kLost;
-  *copy = program_.parameters().Pin();
-  if (*copy != nullptr) return {};
-  const Status uploaded = program_.parameters().upload_error();
-  if (uploaded.ok()) return pjrt::CpuReason::kAway;
-  GiveUp(uploaded);
-  return pjrt::CpuReason::kLost;
+// Chooses the replica with the shortest expected wait. All of them are pinned for it, so that each
+// stays in use, or is asked for. Of equal ones it takes the first one from `first` on.
+AcceleratedRunner::Choice AcceleratedRunner::Choose(size_t first) const {
+  Choice choice;
+  int64_t least_ns = std::numeric_limits<int64_t>::max();
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    const Replica& replica = *replicas_[(first + i) % replicas_.size()];
+    Copy copy = PinCopy(replica);
+    if (copy == nullptr) {
+      if (!replica.is_lost.load(std::memory_order_relaxed)) choice.reason = pjrt::CpuReason::kAway;
+      continue;
+    }
+    if (replicas_.size() == 1) return {&replica, std::move(copy)};
+    const pjrt::DeviceParameters& parameters = replica.program.parameters();
+    const int64_t wait_ns = parameters.accelerator()->turns().ExpectedWaitNs(parameters.is_low());
+    if (wait_ns >= least_ns) continue;
+    least_ns = wait_ns;
+    choice.replica = &replica;
+    choice.copy = std::move(copy);
+  }
+  return choice;
 }
 
-void AcceleratedRunner::GiveUp(const Status& error) const {
-  if (is_lost_.exchange(true)) return;
-  LOG(ERROR) << "accelerator_lost: signature '" << signature_.name
-             << "' runs on the CPU from now on: " << error.message();
+// Takes the parameters of a replica; null if they are away, or if the replica is lost.
+AcceleratedRunner::Copy AcceleratedRunner::PinCopy(const Replica& replica) const {
+  if (replica.is_lost.load(std::memory_order_relaxed)) return nullptr;
+  Copy copy = replica.program.parameters().Pin();
+  if (copy != nullptr) return copy;
+  const Status uploaded = replica.program.parameters().upload_error();
+  if (!uploaded.ok()) GiveUp(replica, uploaded);
+  return nullptr;
+}
+
+void AcceleratedRunner::GiveUp(const Replica& replica, const Status& error) const {
+  const pjrt::Accelerator& accelerator = *replica.program.parameters().accelerator();
+  accelerator.NoteFailure();
+  if (replica.is_lost.exchange(true)) return;
+  LOG(ERROR) << "accelerator_lost: signature '" << signature_.name << "' leaves device "
+             << accelerator.name()
+             << ", and runs on other devices that have it, or on the CPU: " << error.message();
 }
 
 // Runs there, or returns the reason why the CPU has to. Its only error is DEADLINE_EXCEEDED.
@@ -358,21 +421,26 @@ StatusOr<std::optional<pjrt::CpuReason>> AcceleratedRunner::TryThere(
   // All other runs would wait for a thread that has a turn and no core.
   const base::KeptPriority kept;
   if (!kept) return std::optional(pjrt::CpuReason::kGaveWay);
-  Copy copy;
-  if (const auto reason = PinCopy(&copy)) return reason;
-  const Status ran = RunThere(*copy, *rows, outputs, inputs, result);
-  switch (ran.code()) {
-    case base::Code::kOk:
-      return std::optional<pjrt::CpuReason>();
-    case base::Code::kDeadlineExceeded:
-      return ran;
-    case base::Code::kResourceExhausted:  // memory comes back when other runs end
-      return std::optional(pjrt::CpuReason::kMemory);
-    case base::Code::kAborted:
-      return std::optional(pjrt::CpuReason::kWaited);
-    default:  // taken for the loss of the accelerator
-      GiveUp(ran);
-      return std::optional(pjrt::CpuReason::kFailed);
+  bool has_failed = false;
+  for (;;) {
+    const Choice choice = Choose(next_first_.fetch_add(1, std::memory_order_relaxed));
+    if (choice.replica == nullptr) {
+      return std::optional(has_failed ? pjrt::CpuReason::kFailed : choice.reason);
+    }
+    const Status ran = RunThere(choice, *rows, outputs, inputs, result);
+    switch (ran.code()) {
+      case base::Code::kOk:
+        return std::optional<pjrt::CpuReason>();
+      case base::Code::kDeadlineExceeded:
+        return ran;
+      case base::Code::kResourceExhausted:  // memory comes back when other runs end
+        return std::optional(pjrt::CpuReason::kMemory);
+      case base::Code::kAborted:
+        return std::optional(pjrt::CpuReason::kWaited);
+      default:  // taken for the loss of the accelerator
+        GiveUp(*choice.replica, ran);
+        has_failed = true;
+    }
   }
 }
 
@@ -396,7 +464,7 @@ std::optional<int64_t> AcceleratedRunner::RowsOf(const tensor::TensorList& input
   return rows;
 }
 
-Status AcceleratedRunner::RunThere(const pjrt::ParameterCopy& copy, int64_t rows,
+Status AcceleratedRunner::RunThere(const Choice& choice, int64_t rows,
                                    const tensor::OutputSet& outputs,
                                    const tensor::TensorList& inputs,
                                    tensor::TensorList* result) const {
@@ -416,7 +484,8 @@ Status AcceleratedRunner::RunThere(const pjrt::ParameterCopy& copy, int64_t rows
     }
     to.push_back(static_cast<char*>(computed.back().data()));
   }
-  MILLPOND_RETURN_IF_ERROR(program_.Run(copy, rows, from, to, RunScope::CurrentDeadlineNs()));
+  MILLPOND_RETURN_IF_ERROR(
+      choice.replica->program.Run(*choice.copy, rows, from, to, RunScope::CurrentDeadlineNs()));
   std::vector<Tensor>& wanted = result->storage().tensors;
   wanted.clear();
   for (size_t i = 0; i < computed.size(); ++i) {

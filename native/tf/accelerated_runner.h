@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,15 +29,16 @@ class Session;
 
 namespace millpond::tf {
 
-// How a version uses an accelerator.
+// How a version uses accelerators.
 struct AcceleratorUse {
-  std::shared_ptr<const pjrt::Accelerator> accelerator;
+  // One or more. Each gets a replica of the version, and each request goes to one of them.
+  std::vector<std::shared_ptr<const pjrt::Accelerator>> accelerators;
   std::vector<int64_t> rows;    // the numbers of rows that programs are compiled for, from 1 on
   std::string cache_directory;  // of compiled programs; "" for none
   bool only_if_worth = true;    // leaves signatures on the CPU that are faster there
   TablePlace tables = TablePlace::kAuto;
   std::string model;             // that the memory is charged to
-  int64_t memory_bytes_max = 0;  // that all versions of the model may have there; 0: all
+  int64_t memory_bytes_max = 0;  // that all versions of the model may have on each; 0: all
   bool is_needed = false;        // the parameters must be there at the end of the load
   bool is_low = false;           // the model's runs have low priority
 };
@@ -51,7 +53,7 @@ struct AcceleratedSignature {
   std::vector<std::string> host_tables;  // that could be on the accelerator, sorted
 };
 
-// The signatures of a version that run on an accelerator, with their parameters there.
+// The signatures of a version that run on accelerators, with their parameters there.
 //
 // The part of a signature that XLA cannot compile stays on the CPU (signature_split.h). If nothing
 // is left that is worth the way to the accelerator (device_worth.h), all of it does, with the
@@ -59,20 +61,21 @@ struct AcceleratedSignature {
 class AcceleratedPrograms {
  public:
   // Compiles the signatures of `meta_graph`, whose variables have their values in `session`, and
-  // copies the variables to the accelerator. Adds the nodes of host parts to `session`. Takes 0.2
-  // to 1 s for each program that is not in the cache. Returns RESOURCE_EXHAUSTED if the variables
-  // are needed and do not fit there, and the plugin's errors. If they are not needed, the CPU
-  // answers until they fit.
+  // copies the variables to the accelerators. Adds the nodes of host parts to `session`. Takes 0.2
+  // to 1 s for each program and accelerator that is not in the cache. Returns RESOURCE_EXHAUSTED if
+  // the variables are needed and do not fit there, and the plugin's errors. If they are not needed,
+  // the CPU answers until they fit.
   static base::StatusOr<std::unique_ptr<AcceleratedPrograms>> Make(
       const AcceleratorUse& use, const tensorflow::MetaGraphDef& meta_graph,
       const tensor::SignatureMap& signatures, tensorflow::Session* session);
 
   // Where each signature runs now.
   std::vector<AcceleratedSignature> signatures() const;
-  // The bytes that the parameters take on the accelerator, if they are there.
+  // The bytes that the parameters take on each accelerator, if they are there.
   int64_t parameter_bytes() const;
-  pjrt::UploadFigures upload_figures() const;
-  // The runs of each signature that has programs, since the load.
+  // The uploads to each accelerator.
+  std::vector<pjrt::UploadFigures> upload_figures() const;
+  // The runs of each signature that has programs, on each accelerator, since the load.
   std::vector<pjrt::RunFigures> run_figures() const;
   // Makes a runner on the CPU for a signature of the session.
   using MakeRunner =
@@ -84,29 +87,30 @@ class AcceleratedPrograms {
 
  private:
   struct Draft;
+  // The programs of a signature, in the order of the accelerators.
+  using Programs = std::vector<std::unique_ptr<pjrt::RowProgram>>;
+
   AcceleratedPrograms() = default;
   base::Status Upload(const AcceleratorUse& use);
 
-  std::shared_ptr<pjrt::DeviceParameters> parameters_;
-  std::map<std::string, std::unique_ptr<pjrt::RowProgram>, std::less<>> programs_;
+  std::vector<std::shared_ptr<pjrt::DeviceParameters>> parameters_;  // of each accelerator
+  std::map<std::string, Programs, std::less<>> programs_;
   std::map<std::string, SignatureSplit, std::less<>> splits_;  // of the programs
   std::vector<AcceleratedSignature> signatures_;
 };
 
-// Runs a signature on an accelerator. A request that has not the shapes of the signature runs on
-// the CPU, which gives its error. So does each request after the accelerator has failed: it may be
-// gone, and the server must answer. So do requests while the parameters are not there, requests of
-// threads that give way, and requests that have waited for long while others ran.
+// Runs a signature on the accelerator with the shortest expected wait, of those that have its
+// programs. After a failure it leaves out the accelerator, which may be gone, and the others take
+// over. The CPU runs a request that has not the shapes of the signature, and gives its error. It
+// also runs requests while no accelerator is left or has the parameters, requests of threads that
+// give way, and requests that have waited for long while others ran.
 class AcceleratedRunner final : public DeviceRunner {
  public:
-  // Borrows `program` and `signature`. With `needs_exact_rows` only requests that fill a program
-  // run there.
-  AcceleratedRunner(std::unique_ptr<SignatureRunner> host, const pjrt::RowProgram* program,
-                    const tensor::Signature& signature, bool needs_exact_rows = false)
-      : host_(std::move(host)),
-        program_(*program),
-        signature_(signature),
-        needs_exact_rows_(needs_exact_rows) {}
+  // Borrows `programs`, which are equal but for their accelerators, and `signature`. With
+  // `needs_exact_rows` only requests that fill a program run there.
+  AcceleratedRunner(std::unique_ptr<SignatureRunner> host,
+                    const std::vector<const pjrt::RowProgram*>& programs,
+                    const tensor::Signature& signature, bool needs_exact_rows = false);
 
   const base::Status& made() const override { return host_->made(); }
   base::Status MakeCallable(const tensor::OutputSet& outputs) const override {
@@ -115,27 +119,43 @@ class AcceleratedRunner final : public DeviceRunner {
   base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
                    tensor::TensorList* result) const override;
   bool MayRun(std::optional<int64_t> rows) const override;
-  void CountRefused() const override { program_.counts().CountCpuRun(pjrt::CpuReason::kRefused); }
+  void CountRefused() const override { CountCpuRun(pjrt::CpuReason::kRefused); }
 
  private:
   using Copy = std::shared_ptr<const pjrt::ParameterCopy>;
 
+  struct Replica {
+    explicit Replica(const pjrt::RowProgram& its_program) : program(its_program) {}
+    const pjrt::RowProgram& program;
+    mutable std::atomic<bool> is_lost{false};
+  };
+  // A replica and its parameters, which a run has until its end; or the reason why there is none.
+  struct Choice {
+    const Replica* replica = nullptr;
+    Copy copy;
+    pjrt::CpuReason reason = pjrt::CpuReason::kLost;
+  };
+
   bool HasProgramFor(int64_t rows) const;
-  std::optional<pjrt::CpuReason> PinCopy(Copy* copy) const;
-  void GiveUp(const base::Status& error) const;
+  Choice Choose(size_t first) const;
+  Copy PinCopy(const Replica& replica) const;
+  void GiveUp(const Replica& replica, const base::Status& error) const;
+  // Counts a run on the CPU, with those of the first accelerator.
+  void CountCpuRun(pjrt::CpuReason reason) const {
+    replicas_[0]->program.counts().CountCpuRun(reason);
+  }
   base::StatusOr<std::optional<pjrt::CpuReason>> TryThere(const tensor::OutputSet& outputs,
                                                           const tensor::TensorList& inputs,
                                                           tensor::TensorList* result) const;
   std::optional<int64_t> RowsOf(const tensor::TensorList& inputs) const;
-  base::Status RunThere(const pjrt::ParameterCopy& copy, int64_t rows,
-                        const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
-                        tensor::TensorList* result) const;
+  base::Status RunThere(const Choice& choice, int64_t rows, const tensor::OutputSet& outputs,
+                        const tensor::TensorList& inputs, tensor::TensorList* result) const;
 
   const std::unique_ptr<SignatureRunner> host_;
-  const pjrt::RowProgram& program_;
+  std::vector<std::unique_ptr<const Replica>> replicas_;  // one or more
   const tensor::Signature& signature_;
   const bool needs_exact_rows_;
-  mutable std::atomic<bool> is_lost_{false};
+  mutable std::atomic<size_t> next_first_{0};  // the replica at which the next choice begins
 };
 
 }  // namespace millpond::tf

@@ -482,8 +482,8 @@ std::vector<AcceleratedSignature> SavedModel::signatures_on_accelerator() const 
   return state_->accelerated->signatures();
 }
 
-pjrt::UploadFigures SavedModel::accelerator_uploads() const {
-  return state_->accelerated == nullptr ? pjrt::UploadFigures()
+std::vector<pjrt::UploadFigures> SavedModel::accelerator_uploads() const {
+  return state_->accelerated == nullptr ? std::vector<pjrt::UploadFigures>()
                                         : state_->accelerated->upload_figures();
 }
 

@@ -123,12 +123,12 @@ class SavedModel {
   // Says for each signature if it runs on the accelerator, and why not; empty without
   // UseAccelerator.
   std::vector<AcceleratedSignature> signatures_on_accelerator() const;
-  // The bytes that the parameters take in an accelerator's memory, if they are there; 0 without
+  // The bytes that the parameters take in each accelerator's memory, if they are there; 0 without
   // one.
   int64_t accelerator_bytes() const;
-  // The uploads of the parameters to the accelerator, and the bytes that are there now.
-  pjrt::UploadFigures accelerator_uploads() const;
-  // The runs of each signature that has programs for the accelerator.
+  // The uploads of the parameters to each accelerator, and the bytes that are there now.
+  std::vector<pjrt::UploadFigures> accelerator_uploads() const;
+  // The runs of each signature that has programs, on each accelerator.
   std::vector<pjrt::RunFigures> accelerator_runs() const;
   const tensor::SignatureMap& signatures() const;
   // A serialized tensorflow.serving.SignatureDefMap.

@@ -266,7 +266,7 @@ def _accelerator_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[s
     Servers of earlier releases do not send "accelerator".
     """
     parts = {item["signature"]: item for item in version.get("accelerator_signatures", ())}
-    runs = {item["signature"]: item for item in version.get("accelerator", ())}
+    runs = _runs_of_signatures(version.get("accelerator", ()))
     for name in {**parts, **runs}:
         on_cpu = _cpu_part(parts[name]) if name in parts else ""
         text = on_cpu and f"runs on the CPU {on_cpu}"
@@ -275,6 +275,21 @@ def _accelerator_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[s
             text = f"{start} the accelerator {_runs_text(version, runs[name])}"
         if text:
             yield f"{subject}: signature {name} {text}"
+
+
+def _runs_of_signatures(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """The runs of each signature, on all accelerators together."""
+    together: dict[str, dict[str, Any]] = {}
+    for item in items:
+        known = together.get(item["signature"])
+        if known is None:
+            together[item["signature"]] = dict(item)
+            continue
+        for key in ("run_count", "row_count", "padding_row_count"):
+            known[key] += item[key]
+        counts, more = known["cpu_run_counts"], item["cpu_run_counts"]
+        known["cpu_run_counts"] = {reason: counts[reason] + more[reason] for reason in counts}
+    return together
 
 
 def _cpu_part(signature: Mapping[str, Any]) -> str:

@@ -204,6 +204,13 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "share of a GPU's memory that this server may take",
     ),
     Flag(
+        "accelerator_memory_bytes",
+        integer(0),
+        ServerConfig.accelerator_memory_bytes,
+        "the most memory of each accelerator for parameters and runs, if that is less. 0: no such limit",
+        "BYTES",
+    ),
+    Flag(
         "accelerator_cache_directory",
         optional_path,
         ServerConfig.accelerator_cache_directory,

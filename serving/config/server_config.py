@@ -130,6 +130,7 @@ class ServerConfig:
     accelerator: str = ""  # "": versions run on the CPU
     accelerator_rows: tuple[int, ...] = (1, 8, 32, 128, 512, 2048)
     accelerator_memory_fraction: float = 0.9
+    accelerator_memory_bytes: int = 0  # of each device; 0: as the fraction says
     accelerator_cache_directory: str = ""  # "": programs are compiled in each load
     model_memory_limit_bytes: int = 0  # 0: what the machine or the control group has
     load_priority: str = "idle"
@@ -251,6 +252,7 @@ def _check_accelerator_flags(flags: Mapping[str, Any]) -> None:
     for name in (
         "accelerator_rows",
         "accelerator_memory_fraction",
+        "accelerator_memory_bytes",
         "accelerator_cache_directory",
     ):
         if flags[name] != getattr(ServerConfig, name):

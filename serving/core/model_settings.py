@@ -296,6 +296,11 @@ class ModelSettings:
     accelerator_priority: Priority = Priority.NORMAL
     # Applies to versions whose load starts after a change.
     accelerator_tables: TablePlace = TablePlace.AUTO
+    # The places of the devices that the model may be on; none: any. Applies to versions whose load starts
+    # after a change, as the next one does.
+    accelerator_devices: tuple[int, ...] = ()
+    # The devices that have the model at once; 0: all that it may be on.
+    accelerator_replicas: int = 1
     # Applies to versions whose load starts after a change.
     batching: BatchingSettings = field(default_factory=BatchingSettings)
     canary: CanarySettings = field(default_factory=CanarySettings)

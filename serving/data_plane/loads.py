@@ -142,11 +142,36 @@ class AcceleratorMemory:
     """The most that this server may take there; 0 if the plugin does not say."""
 
 
+@dataclass(frozen=True)
+class AcceleratorState:
+    """The state of an accelerator, for the choice of a model's device. Sizes are in bytes."""
+
+    limit_bytes: int
+    """The most that parameters and runs may take; 0: unlimited."""
+
+    parameter_bytes: int
+    idle_bytes: int
+    """The part of the parameters that may be dropped for a version that needs room."""
+
+    busy_ns: int
+    """The time that runs took in all."""
+
+    is_failing: bool
+    """The last run or upload there failed for another reason than a lack of memory."""
+
+
 class Accelerator(Protocol):
-    """An accelerator, through a client of its own. Thread: any, at once."""
+    """One accelerator of those that a plugin finds. Thread: any, at once."""
+
+    def state(self) -> AcceleratorState:
+        """Counts the memory by its use, and the time of runs."""
 
     def memory(self) -> AcceleratorMemory | None:
         """Counts the memory in use; None if the plugin does not count it, or has lost the device."""
+
+    @property
+    def name(self) -> str:
+        """Its place among the accelerators, from "0" on."""
 
     @property
     def description(self) -> str:
@@ -291,7 +316,7 @@ class SavedModelLoad(Protocol):
 
     def use_accelerator(
         self,
-        accelerator: Any,
+        accelerators: Sequence[Accelerator],
         rows: Sequence[int],
         cache_directory: str,
         tables: str,
@@ -299,7 +324,7 @@ class SavedModelLoad(Protocol):
         is_low: bool,
         is_needed: bool,
     ) -> Sequence[AcceleratedSignature]:
-        """Compiles the signatures that can run on `accelerator` for it, and copies their variables there.
+        """Compiles the signatures that can run on `accelerators`, and copies their variables to each.
 
         What XLA cannot compile of a signature stays on the CPU, and runs before the rest. There is one program
         for each of `rows`, and requests are filled up to the next one. Unless the accelerator `is_needed`, a
@@ -310,7 +335,8 @@ class SavedModelLoad(Protocol):
 
         Runs of models take turns there. With `is_low` they yield to the runs of all models that are not.
 
-        All versions of the model may take `memory_bytes_max` there; 0: all. Copies that no request has used
+        All versions of the model may take `memory_bytes_max` on each; 0: all. A request goes to the
+        accelerator with the shortest expected wait. Copies that no request has used
         for a second give way. If the variables still do not fit, the CPU answers until they do, or, if the
         accelerator `is_needed`, it raises RESOURCE_EXHAUSTED.
 

@@ -94,10 +94,13 @@ class DataPlane(Protocol):
     def RequestLog(self, queue: Any, log_id: int) -> request_log.RequestLog:
         """Makes a log that samples nothing yet. `log_id` tells its records from those of other logs."""
 
-    def Accelerator(self, plugin: str, memory_fraction: float) -> loads.Accelerator:
-        """Opens the PJRT plugin at this path, and makes a client of the first device that it finds: 0.9 s.
+    def open_accelerators(
+        self, plugin: str, memory_fraction: float, memory_bytes_max: int
+    ) -> Sequence[loads.Accelerator]:
+        """Opens the PJRT plugin at this path, and all devices that it finds, through one client: 0.9 s.
 
-        The client takes at most `memory_fraction` of a GPU's memory, from 0 to 1. Raises NOT_FOUND without
+        The client takes at most `memory_fraction` of each GPU's memory, from 0 to 1. Parameters and runs take at
+        most `memory_bytes_max` of each device; 0: as much as the client. Raises NOT_FOUND without
         such a library or device, FAILED_PRECONDITION for one that is no plugin or too old, and the plugin's
         error, for example for a driver that is too old.
         """

@@ -133,9 +133,12 @@ thread gives way to others; the part on the CPU failed the request, or an index 
 
 @dataclass(frozen=True)
 class AcceleratorRuns:
-    """The runs of one signature that has programs for an accelerator, since its load."""
+    """The runs of one signature that has programs for an accelerator, there, since its load."""
 
     signature: str
+    device: str
+    """The name of the accelerator."""
+
     sizes: Sequence[int]
     """The rows of each program, ascending."""
 
@@ -181,7 +184,10 @@ class AcceleratedSignature:
 
 @dataclass(frozen=True)
 class AcceleratorUploads:
-    """The parameters of a version on an accelerator, since its load."""
+    """The parameters of a version on one accelerator, since its load."""
+
+    device: str = ""
+    """The name of the accelerator."""
 
     resident_bytes: int = 0
     """The bytes that are there now; 0 if they gave way to another version's."""
@@ -312,11 +318,11 @@ class Servable(Protocol):
     def accelerator_bytes(self) -> int:
         """The bytes of the version's parameters for an accelerator, if they are there or not; 0 without one."""
 
-    def accelerator_uploads(self) -> AcceleratorUploads:
-        """Counts the uploads of the parameters to an accelerator."""
+    def accelerator_uploads(self) -> Sequence[AcceleratorUploads]:
+        """Counts the uploads of the parameters to each of the version's accelerators."""
 
     def accelerator_runs(self) -> Sequence[AcceleratorRuns]:
-        """Counts the runs of each signature that has programs for an accelerator."""
+        """Counts the runs of each signature that has programs for accelerators, on each of them."""
 
     def accelerator_signatures(self) -> Sequence[AcceleratedSignature]:
         """The signatures of a version that was loaded for an accelerator, and where each runs."""

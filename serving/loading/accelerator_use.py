@@ -14,6 +14,7 @@ from serving.core.model_settings import TablePlace
 from serving.core.servable import ServableId
 from serving.data_plane.loads import Accelerator, SavedModelLoad
 from serving.data_plane.servables import AcceleratedSignature
+from serving.loading.device_placement import DevicePlacement
 
 _log = structlog.get_logger(__name__)
 
@@ -61,9 +62,10 @@ def make_cache_directory(directory: str) -> None:
 
 @dataclass(frozen=True)
 class AcceleratorUse:
-    """An accelerator, and how signatures are compiled for it."""
+    """The accelerators, and how signatures are compiled for them."""
 
-    accelerator: Accelerator
+    accelerators: Sequence[Accelerator]
+    placement: DevicePlacement
     rows: Sequence[int]
     """The numbers of rows that each signature is compiled for."""
 
@@ -79,6 +81,8 @@ class AcceleratorUse:
         is_low: bool,
         is_needed: bool,
         tables: TablePlace,
+        devices: Sequence[int],
+        replica_count: int,
         status_error: type[Exception],
     ) -> None:
         """Compiles the version for the accelerator, and logs which signatures run there and why others do not.
@@ -86,25 +90,32 @@ class AcceleratorUse:
         A version that cannot run there stays on the CPU, with a warning. A version that finds no memory there
         stays on the CPU until there is some. If the accelerator `is_needed`, it is refused instead: raises
         FailedPrecondition, or the data plane's error. All versions of the model may take `memory_bytes_max`
-        there; 0: all. With `is_low` its runs yield to those of other models.
+        there; 0: all. With `is_low` its runs yield to those of other models. It gets
+        `replica_count` replicas on the accelerators at these places; 0: on all of them; no places: any.
         """
         try:
-            signatures = load.use_accelerator(
-                self.accelerator,
-                self.rows,
-                self.cache_directory,
-                tables.value,
-                memory_bytes_max,
-                is_low,
-                is_needed,
-            )
+            with self.placement.place(
+                servable_id.name,
+                load.restored_bytes + load.kept_bytes,
+                allowed=devices,
+                replica_count=replica_count,
+            ) as accelerators:
+                signatures = load.use_accelerator(
+                    accelerators,
+                    self.rows,
+                    self.cache_directory,
+                    tables.value,
+                    memory_bytes_max,
+                    is_low,
+                    is_needed,
+                )
         except status_error as error:
             if is_needed:
                 raise
             _warn(servable_id, "", str(error.args[1]))
             return
         for signature in signatures:
-            _report(servable_id, signature)
+            _report(servable_id, signature, [accelerator.name for accelerator in accelerators])
         if is_needed and not any(signature.rows for signature in signatures):
             reasons = "; ".join(f"{signature.name}: {signature.reason}" for signature in signatures)
             raise FailedPrecondition(
@@ -113,7 +124,9 @@ class AcceleratorUse:
             )
 
 
-def _report(servable_id: ServableId, signature: AcceleratedSignature) -> None:
+def _report(
+    servable_id: ServableId, signature: AcceleratedSignature, devices: Sequence[str]
+) -> None:
     if not signature.rows:
         _warn(servable_id, signature.name, signature.reason)
         return
@@ -123,6 +136,7 @@ def _report(servable_id: ServableId, signature: AcceleratedSignature) -> None:
         version=servable_id.version,
         signature=signature.name,
         rows=list(signature.rows),
+        devices=list(devices),
         cpu_ops=list(signature.host_ops),
         cpu_tables=list(signature.host_tables),
     )

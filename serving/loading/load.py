@@ -175,6 +175,8 @@ class CheckedLoad:
                     is_low=self._settings.accelerator_priority is Priority.LOW,
                     is_needed=self._settings.platform is Platform.PJRT,
                     tables=self._settings.accelerator_tables,
+                    devices=self._settings.accelerator_devices,
+                    replica_count=self._settings.accelerator_replicas,
                     status_error=self._plane.StatusError,
                 )
         with self._stage(LoadStage.MAKE_CALLABLES):

@@ -107,3 +107,5 @@ class LoadSettings:
     accelerator_tables: TablePlace = TablePlace.AUTO
     accelerator_memory_bytes: int = 0
     accelerator_priority: Priority = Priority.NORMAL
+    accelerator_devices: Sequence[int] = ()
+    accelerator_replicas: int = 1

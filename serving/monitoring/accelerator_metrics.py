@@ -11,7 +11,7 @@ from serving.monitoring.metric_families import MetricFamily
 from serving.monitoring.metric_samples import Samples, family_metrics
 from serving.monitoring.monitored_parts import AcceleratedVersion, MonitoredParts
 
-_Labels = tuple[str, str, str]
+_Labels = tuple[str, str, str, str]
 _Runs = Mapping[_Labels, AcceleratorRuns]
 
 
@@ -26,7 +26,7 @@ def accelerator_metrics(
     }
     yield from _parameters(versions)
     runs = {
-        (servable_id.name, str(servable_id.version), runs.signature): runs
+        (servable_id.name, str(servable_id.version), runs.signature, runs.device): runs
         for servable_id, version in versions.items()
         for runs in version.runs
     }
@@ -42,10 +42,11 @@ def _parameters(versions: Mapping[ServableId, AcceleratedVersion]) -> Iterator[S
     sizes, uploads = Samples(families.ACCELERATOR_PARAMETERS), Samples(families.ACCELERATOR_UPLOAD)
     drops = Samples(families.ACCELERATOR_DROPS)
     for servable_id, version in versions.items():
-        labels, figures = (servable_id.name, str(servable_id.version)), version.uploads
-        sizes.add(labels, figures.resident_bytes)
-        uploads.add_total(labels, figures.upload_count, figures.upload_ns / NS_PER_SECOND)
-        drops.add(labels, figures.drop_count)
+        for figures in version.uploads:
+            labels = (servable_id.name, str(servable_id.version), figures.device)
+            sizes.add(labels, figures.resident_bytes)
+            uploads.add_total(labels, figures.upload_count, figures.upload_ns / NS_PER_SECOND)
+            drops.add(labels, figures.drop_count)
     yield sizes
     yield uploads
     yield drops
@@ -86,11 +87,13 @@ def _cpu_runs(by_labels: _Runs) -> Samples:
 
 def _memory(parts: MonitoredParts) -> Iterator[Samples]:
     used, limit = Samples(families.ACCELERATOR_USED), Samples(families.ACCELERATOR_LIMIT)
-    memory = None if parts.accelerator is None else parts.accelerator.memory()
-    if memory is not None:
-        used.add((), memory.used_bytes)
+    for accelerator in parts.accelerators:
+        memory = accelerator.memory()
+        if memory is None:
+            continue
+        used.add((accelerator.name,), memory.used_bytes)
         if memory.limit_bytes > 0:
-            limit.add((), memory.limit_bytes)
+            limit.add((accelerator.name,), memory.limit_bytes)
     yield used
     yield limit
 

@@ -439,13 +439,15 @@ REQUEST_LOG_DISK_ERRORS = MetricFamily(
 
 # --- The accelerator --------------------------------------------------------------------------------
 
-_PROGRAM_LABELS = (*_SIGNATURE_LABELS, "rows")
+_DEVICE_LABELS = (*_VERSION_LABELS, "device")
+_DEVICE_SIGNATURE_LABELS = (*_SIGNATURE_LABELS, "device")
+_PROGRAM_LABELS = (*_DEVICE_SIGNATURE_LABELS, "rows")
 
 ACCELERATOR_PARAMETERS = MetricFamily(
     name="serving_accelerator_parameter_bytes",
     kind="gauge",
     unit="bytes",
-    labels=_VERSION_LABELS,
+    labels=_DEVICE_LABELS,
     help="Parameters of an AVAILABLE version in the accelerator's memory now. 0 if all of the version runs "
     "on the CPU. No series without an accelerator.",
 )
@@ -453,13 +455,13 @@ ACCELERATOR_UPLOAD = MetricFamily(
     name="serving_accelerator_upload_seconds",
     kind="summary",
     unit="seconds",
-    labels=_VERSION_LABELS,
+    labels=_DEVICE_LABELS,
     help="Uploads of the version's parameters: at its load, and each time that a run finds them away.",
 )
 ACCELERATOR_DROPS = MetricFamily(
     name="serving_accelerator_drops_total",
     kind="counter",
-    labels=_VERSION_LABELS,
+    labels=_DEVICE_LABELS,
     help="Times that the version's parameters gave way to another version's on the accelerator, because no "
     "run had used them for a second.",
 )
@@ -479,21 +481,21 @@ ACCELERATOR_ROWS = MetricFamily(
 ACCELERATOR_PADDING_ROWS = MetricFamily(
     name="serving_accelerator_padding_rows_total",
     kind="counter",
-    labels=_SIGNATURE_LABELS,
+    labels=_DEVICE_SIGNATURE_LABELS,
     help="Rows that were computed only to fill up programs.",
 )
 ACCELERATOR_STAGE = MetricFamily(
     name="serving_accelerator_stage_seconds",
     kind="summary",
     unit="seconds",
-    labels=(*_SIGNATURE_LABELS, "stage"),
+    labels=(*_DEVICE_SIGNATURE_LABELS, "stage"),
     help="Stages of a run on the accelerator: wait (for its turn), transfer_in, run, transfer_out. Sum and "
     "count are of the first 8 runs of a version and of one run in 64 after that.",
 )
 ACCELERATOR_CPU_RUNS = MetricFamily(
     name="serving_accelerator_cpu_runs_total",
     kind="counter",
-    labels=(*_SIGNATURE_LABELS, "reason"),
+    labels=(*_DEVICE_SIGNATURE_LABELS, "reason"),
     help="Runs on the CPU of a signature that has programs for the accelerator: shape (not the shapes of "
     "the signature), memory (none left there), failed (the run that gave the signature up), lost (a later "
     "run), away (the parameters gave way to another version's, and come back), waited (other runs came first "
@@ -504,6 +506,7 @@ ACCELERATOR_USED = MetricFamily(
     name="serving_accelerator_memory_used_bytes",
     kind="gauge",
     unit="bytes",
+    labels=("device",),
     help="Memory of the accelerator that this server uses, for parameters, programs and runs. No series "
     "if the plugin does not count it.",
 )
@@ -511,7 +514,9 @@ ACCELERATOR_LIMIT = MetricFamily(
     name="serving_accelerator_memory_limit_bytes",
     kind="gauge",
     unit="bytes",
-    help="Most memory of the accelerator that this server may use: --accelerator_memory_fraction of it.",
+    labels=("device",),
+    help="Most memory of the accelerator that this server may use: --accelerator_memory_fraction of it, "
+    "or --accelerator_memory_bytes.",
 )
 GPU_UTILIZATION = MetricFamily(
     name="serving_gpu_utilization_ratio",

@@ -56,7 +56,7 @@ class ProcessFigures:
 class AcceleratedVersion:
     """A version of a server with an accelerator: its parameters there, and its runs."""
 
-    uploads: AcceleratorUploads
+    uploads: Sequence[AcceleratorUploads]
     runs: Sequence[AcceleratorRuns]
     signatures: Sequence[AcceleratedSignature] = ()
 
@@ -65,8 +65,8 @@ class AcceleratedVersion:
 class MonitoredParts:
     """The parts of one server.
 
-    `slab_pool` is None if versions have no arenas, `accelerator` if all run on the CPU, and `gpu` without
-    NVIDIA's driver. `model_memory_limit_bytes` 0 means no limit.
+    `slab_pool` is None if versions have no arenas, and `gpu` without NVIDIA's
+    driver. `accelerators` are none if all run on the CPU. `model_memory_limit_bytes` 0 means no limit.
     `build_info` is that of the data plane.
     """
 
@@ -85,7 +85,7 @@ class MonitoredParts:
     reservoirs: Reservoirs
     request_logs: RequestLogs
     slab_pool: SlabPool | None
-    accelerator: Accelerator | None = None
+    accelerators: Sequence[Accelerator] = ()
     gpu: GpuSensors | None = None
     health: HealthReporter
     refusals: ConfigRefusals
@@ -108,7 +108,7 @@ class MonitoredParts:
     def accelerated(self, servable_id: ServableId) -> AcceleratedVersion | None:
         """The parameters and runs of a version on the accelerator; None without one, or without the version."""
         servable = self.streams.servable(servable_id)
-        if self.accelerator is None or servable is None:
+        if not self.accelerators or servable is None:
             return None
         try:
             return AcceleratedVersion(

@@ -296,6 +296,7 @@ def batching_json(state: SignatureBatching) -> dict[str, Any]:
 
 
 _NO_RUNS = {
+    "device": "",
     "parameter_bytes": 0,
     "run_count": 0,
     "row_count": 0,
@@ -317,6 +318,7 @@ def accelerator_json(accelerated: AcceleratedVersion) -> list[dict[str, Any]]:
     """The signatures of a version, with counts of the runs on the accelerator since the load."""
     cpu_parts = {signature.name: _cpu_part(signature) for signature in accelerated.signatures}
     shown = {runs.signature for runs in accelerated.runs}
+    sizes = {upload.device: upload.resident_bytes for upload in accelerated.uploads}
     idle = [
         {**_NO_RUNS, "signature": name, "cpu_part": part}
         for name, part in cpu_parts.items()
@@ -325,8 +327,9 @@ def accelerator_json(accelerated: AcceleratedVersion) -> list[dict[str, Any]]:
     return idle + [
         {
             "signature": runs.signature,
+            "device": runs.device if len(sizes) > 1 else "",
             "cpu_part": cpu_parts.get(runs.signature, ""),
-            "parameter_bytes": accelerated.uploads.resident_bytes,
+            "parameter_bytes": sizes[runs.device],
             "run_count": sum(runs.run_counts),
             "row_count": sum(runs.row_counts),
             "padding_row_count": runs.padding_row_count,

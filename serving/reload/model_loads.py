@@ -90,6 +90,8 @@ class ModelLoads:
             accelerator_tables=model.settings.accelerator_tables,
             accelerator_memory_bytes=model.settings.accelerator_memory_bytes,
             accelerator_priority=model.settings.accelerator_priority,
+            accelerator_devices=model.settings.accelerator_devices,
+            accelerator_replicas=model.settings.accelerator_replicas,
         )
 
     def _has_strict_input_shapes(self, settings: ModelSettings) -> bool:

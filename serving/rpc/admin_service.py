@@ -208,7 +208,7 @@ def _figures(servable: Servable) -> dict[str, Any]:
         batching = servable.batching()
         accelerator_bytes, runs = servable.accelerator_bytes, servable.accelerator_runs()
         accelerated = servable.accelerator_signatures()
-        resident_bytes = servable.accelerator_uploads().resident_bytes
+        resident_bytes = sum(item.resident_bytes for item in servable.accelerator_uploads())
     except Exception:  # noqa: BLE001 (it may be in destruction)
         return {}
     return {
@@ -235,9 +235,10 @@ def _accelerated(signature: AcceleratedSignature) -> dict[str, Any]:
 
 
 def _accelerator(runs: AcceleratorRuns) -> dict[str, Any]:
-    """The runs of one signature that has programs for the accelerator, since the load."""
+    """The runs of one signature on one accelerator, since the load."""
     return {
         "signature": runs.signature,
+        "device": runs.device,
         "run_count": sum(runs.run_counts),
         "row_count": sum(runs.row_counts),
         "padding_row_count": runs.padding_row_count,

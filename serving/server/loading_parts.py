@@ -26,6 +26,7 @@ from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.background_work import BackgroundWork
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
+from serving.loading.device_placement import DevicePlacement
 from serving.loading.installed_ops import InstalledOps
 from serving.loading.loader import LoadSettings
 from serving.loading.memory_fit import available_bytes
@@ -102,14 +103,20 @@ def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
         return None
     _, _, path = config.accelerator.partition(":")
     with statuses_as_errors(foundation.data_plane.StatusError):
-        accelerator = foundation.data_plane.Accelerator(
-            path or cuda_plugin_path(), config.accelerator_memory_fraction
+        accelerators = foundation.data_plane.open_accelerators(
+            path or cuda_plugin_path(),
+            config.accelerator_memory_fraction,
+            config.accelerator_memory_bytes,
         )
-    _log.info("accelerator_opened", accelerator=accelerator.description)
+    for accelerator in accelerators:
+        _log.info(
+            "accelerator_opened", device=accelerator.name, accelerator=accelerator.description
+        )
     if config.accelerator_cache_directory:
         make_cache_directory(config.accelerator_cache_directory)
     return AcceleratorUse(
-        accelerator=accelerator,
+        accelerators=accelerators,
+        placement=DevicePlacement(accelerators, foundation.clock),
         rows=config.accelerator_rows,
         cache_directory=config.accelerator_cache_directory,
     )

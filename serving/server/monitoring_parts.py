@@ -88,7 +88,7 @@ def make_monitored_parts(
         reservoirs=versions.reservoirs,
         request_logs=versions.request_logs,
         slab_pool=versions.slab_pool,
-        accelerator=None if versions.accelerator is None else versions.accelerator.accelerator,
+        accelerators=() if versions.accelerator is None else versions.accelerator.accelerators,
         gpu=versions.gpu,
         health=health,
         refusals=refusals,

@@ -1,7 +1,7 @@
 """Versions on an accelerator. Here it is a CPU, by the PJRT plugin that XLA's authors have on PyPI."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,18 +99,60 @@ def test_runs_are_counted_where_they_ran(host: ModelHost, ctr: Mapping[int, Path
         assert after[name] - before[name] == count
     assert set(after["cpu_run_counts"].values()) == {0}
     metrics = httpx.get(f"{model.server.url}{PATHS[0]}").text
-    labels = f'model="{model.name}",rows="8",signature="serving_default",version="1"'
+    # The plugin has several devices.
+    device = runs_on_devices(model)[0]["device"]
+    labels = (
+        f'device="{device}",model="{model.name}",rows="8",signature="serving_default",version="1"'
+    )
     assert f"serving_accelerator_runs_total{{{labels}}}" in metrics
 
 
 def runs_of(model: HostedModel) -> Mapping[str, Any]:
     """The runs of serving_default, as `millpond status` gets them."""
-    with Client(model.server.target) as client:
-        (version,) = client.describe_models()[model.name]["versions"]
-    assert version["accelerator_bytes"] > TABLE_ROWS
-    (runs,) = version["accelerator"]
-    assert isinstance(runs, dict)
+    (runs,) = runs_on_devices(model)
     return runs
+
+
+def runs_on_devices(model: HostedModel) -> Sequence[Mapping[str, Any]]:
+    """The runs of serving_default on each device of the model's highest version."""
+    with Client(model.server.target) as client:
+        versions = client.describe_models()[model.name]["versions"]
+    version = max(
+        (item for item in versions if item.get("accelerator_bytes")),
+        key=lambda item: int(item["version"]),
+    )
+    assert version["accelerator_bytes"] > TABLE_ROWS
+    runs = version["accelerator"]
+    assert isinstance(runs, list)
+    return runs
+
+
+def devices_of(model: HostedModel) -> list[str]:
+    return [str(runs["device"]) for runs in runs_on_devices(model)]
+
+
+def test_models_are_on_different_devices(host: ModelHost, ctr: Mapping[int, Path]) -> None:
+    models = [
+        host.model(prefix="ctr", settings={"accelerator_devices": [2, 3]}).serve(ctr[1])
+        for _ in range(2)
+    ]
+    assert sorted(device for model in models for device in devices_of(model)) == ["2", "3"]
+    for model in models:
+        assert_answers_of(model, 1, 1)
+        before = devices_of(model)
+        model.serve(ctr[2], 2)
+        model.wait_until_available(2)
+        assert devices_of(model) == before
+        assert_answers_of(model, 2, 2)
+
+
+def test_replicas_share_the_requests(host: ModelHost, ctr: Mapping[int, Path]) -> None:
+    model = host.model(prefix="ctr", settings={"accelerator_replicas": 0}).serve(ctr[1])
+    assert devices_of(model) == ["0", "1", "2", "3"]
+    before = [runs["run_count"] for runs in runs_on_devices(model)]
+    assert_answers_of(model, 1, 1)
+    after = [runs["run_count"] for runs in runs_on_devices(model)]
+    assert all(now > then for now, then in zip(after, before, strict=True))
 
 
 def test_a_swap_loses_no_request(host: ModelHost, ctr: Mapping[int, Path]) -> None:

@@ -69,7 +69,9 @@ class AcceleratedRunnerTest : public ::testing::Test {
     pjrt::AcceleratorOptions options;
     options.wait_ns_max = 500'000'000;
     const auto accelerator =
-        pjrt::Accelerator::Make(pjrt::Plugin::Open(FAKE_PJRT_PLUGIN).value(), options).value();
+        pjrt::Accelerator::MakeAll(pjrt::Plugin::Open(FAKE_PJRT_PLUGIN).value(), options)
+            .value()
+            .front();
     const auto parameters = std::make_shared<pjrt::DeviceParameters>(
         accelerator, "m", std::vector{pjrt::HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, 4}});
     EXPECT_TRUE(parameters->Upload(/*run_bytes=*/0).ok());
@@ -77,8 +79,9 @@ class AcceleratedRunnerTest : public ::testing::Test {
     program_ = std::make_unique<pjrt::RowProgram>(parameters, std::vector<size_t>{0},
                                                   std::vector{row}, std::vector{row});
     EXPECT_TRUE(program_->AddSize(4, std::move(accelerator->Compile("4 1").value())).ok());
-    runner_ = std::make_unique<AcceleratedRunner>(std::make_unique<CountingRunner>(&host_runs_),
-                                                  program_.get(), signature_);
+    runner_ = std::make_unique<AcceleratedRunner>(
+        std::make_unique<CountingRunner>(&host_runs_),
+        std::vector<const pjrt::RowProgram*>{program_.get()}, signature_);
   }
 
   // Runs `x`, and returns the elements of y.
@@ -107,15 +110,72 @@ class AcceleratedRunnerTest : public ::testing::Test {
   std::unique_ptr<AcceleratedRunner> runner_;
 };
 
+// A model with a replica on each of two devices.
+class ReplicasTest : public AcceleratedRunnerTest {
+ protected:
+  ReplicasTest() {
+    controls_->device_count = 2;
+    accelerators_ =
+        pjrt::Accelerator::MakeAll(pjrt::Plugin::Open(FAKE_PJRT_PLUGIN).value(), {}).value();
+    const pjrt::RowProgram::RowType row = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
+    std::vector<const pjrt::RowProgram*> borrowed;
+    for (const auto& accelerator : accelerators_) {
+      const auto parameters = std::make_shared<pjrt::DeviceParameters>(
+          accelerator, "m", std::vector{pjrt::HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, 4}});
+      EXPECT_TRUE(parameters->Upload(/*run_bytes=*/0).ok());
+      programs_.push_back(std::make_unique<pjrt::RowProgram>(parameters, std::vector<size_t>{0},
+                                                             std::vector{row}, std::vector{row}));
+      EXPECT_TRUE(
+          programs_.back()->AddSize(4, std::move(accelerator->Compile("4 1").value())).ok());
+      borrowed.push_back(programs_.back().get());
+    }
+    runner_ = std::make_unique<AcceleratedRunner>(std::make_unique<CountingRunner>(&host_runs_),
+                                                  borrowed, signature_);
+  }
+
+  pjrt::Accelerator::List accelerators_;
+  std::vector<std::unique_ptr<pjrt::RowProgram>> programs_;
+};
+
+TEST_F(ReplicasTest, IdleReplicasTakeTurns) {
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(runner_->MayRun(1));  // as SplitRunner asks before each run
+    EXPECT_EQ(RunRows({1}), (std::vector<float>{3}));
+  }
+  EXPECT_EQ(controls_->device_run_counts[0], 2);
+  EXPECT_EQ(controls_->device_run_counts[1], 2);
+}
+
+TEST_F(ReplicasTest, RequestsGoToTheShortestWait) {
+  const auto busy = accelerators_[0]->turns().Take("other", /*is_low=*/false, 1'000'000,
+                                                   pjrt::DeviceTurns::kNoDeadline);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(RunRows({1}), (std::vector<float>{3}));
+  EXPECT_EQ(controls_->device_run_counts[0], 0);
+  EXPECT_EQ(controls_->device_run_counts[1], 3);
+}
+
+TEST_F(ReplicasTest, OtherReplicaTakesOverFromALostDevice) {
+  controls_->failing_device = 1;
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(RunRows({1}), (std::vector<float>{3}));
+  EXPECT_EQ(controls_->device_run_counts[0], 4);
+  EXPECT_EQ(controls_->device_run_counts[1], 0);
+  EXPECT_EQ(host_runs_, 0);
+  EXPECT_TRUE(accelerators_[1]->State().is_failing);
+  EXPECT_FALSE(accelerators_[0]->State().is_failing);
+  controls_->failing_device = 0;
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kHostAnswer}));
+}
+
 TEST_F(AcceleratedRunnerTest, RunsOnTheAccelerator) {
   EXPECT_EQ(RunRows({1, 2, 5}), (std::vector<float>{3, 6, 15}));
   EXPECT_EQ(host_runs_, 0);
 }
 
 TEST_F(AcceleratedRunnerTest, RowsThatAreNotIndependentFillAProgram) {
-  runner_ = std::make_unique<AcceleratedRunner>(std::make_unique<CountingRunner>(&host_runs_),
-                                                program_.get(), signature_,
-                                                /*needs_exact_rows=*/true);
+  runner_ = std::make_unique<AcceleratedRunner>(
+      std::make_unique<CountingRunner>(&host_runs_),
+      std::vector<const pjrt::RowProgram*>{program_.get()}, signature_,
+      /*needs_exact_rows=*/true);
   EXPECT_EQ(RunRows({1, 2, 5, 7}), (std::vector<float>{3, 6, 15, 21}));
   EXPECT_EQ(RunRows({1, 2, 5}), (std::vector<float>{kHostAnswer}));
   EXPECT_EQ(RunRows({1, 2, 5, 7, 9}), (std::vector<float>{kHostAnswer}));
@@ -176,8 +236,9 @@ TEST_F(AcceleratedRunnerTest, ItIsKnownBeforeARunIfItMayBe) {
   EXPECT_TRUE(runner_->MayRun(std::nullopt));
   EXPECT_TRUE(runner_->MayRun(3));
   EXPECT_FALSE(runner_->MayRun(0));
-  const AcceleratedRunner exact(std::make_unique<CountingRunner>(&host_runs_), program_.get(),
-                                signature_, /*needs_exact_rows=*/true);
+  const AcceleratedRunner exact(std::make_unique<CountingRunner>(&host_runs_),
+                                std::vector<const pjrt::RowProgram*>{program_.get()}, signature_,
+                                /*needs_exact_rows=*/true);
   EXPECT_TRUE(exact.MayRun(4));
   EXPECT_FALSE(exact.MayRun(3));
   EXPECT_EQ(CpuRuns(pjrt::CpuReason::kShape), 2);
@@ -215,7 +276,8 @@ TEST_F(AcceleratedRunnerTest, ParametersThatAreAwayComeBack) {
   pjrt::RowProgram program(others, {0}, {row}, {row});
   ASSERT_TRUE(program.AddSize(4, std::move(parameters.accelerator()->Compile("4 1").value())).ok());
   runner_ = std::make_unique<AcceleratedRunner>(std::make_unique<CountingRunner>(&host_runs_),
-                                                &program, signature_);
+                                                std::vector<const pjrt::RowProgram*>{&program},
+                                                signature_);
   EXPECT_EQ(RunRows({1}), (std::vector<float>{kHostAnswer}));
   while (RunRows({1}) == std::vector<float>{kHostAnswer}) base::SleepNs(100'000);
   EXPECT_EQ(RunRows({2}), (std::vector<float>{2 * kFactor}));

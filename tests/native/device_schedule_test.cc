@@ -83,6 +83,20 @@ class World {
   std::map<std::string, int64_t> used_ns_;
 };
 
+TEST(DeviceScheduleTest, ExpectedWaitIsOfRunsThatComeFirst) {
+  DeviceSchedule schedule;
+  EXPECT_EQ(schedule.ExpectedWaitNs(/*is_low=*/true), 0);
+  schedule.Add("low", /*is_low=*/true, 1, 500);
+  schedule.Add("normal", /*is_low=*/false, 2, 300);
+  schedule.Add("normal", /*is_low=*/false, 3, 0);
+  EXPECT_EQ(schedule.ExpectedWaitNs(/*is_low=*/false), 301);
+  EXPECT_EQ(schedule.ExpectedWaitNs(/*is_low=*/true), 801);
+  EXPECT_EQ(schedule.Begin(), 2);
+  EXPECT_EQ(schedule.ExpectedWaitNs(/*is_low=*/false), 301);
+  schedule.End(2, 0, 300);
+  EXPECT_EQ(schedule.ExpectedWaitNs(/*is_low=*/false), 1);
+}
+
 TEST(DeviceScheduleTest, RunsOfOneModelKeepTheirOrder) {
   DeviceSchedule schedule;
   for (const int64_t id : {4, 2, 9}) schedule.Add("m", false, id, kMs / 10);

@@ -17,9 +17,11 @@ struct PJRT_Error {
   std::string message;
 };
 struct PJRT_Client {
-  PJRT_Device* device;
+  size_t device_count;
 };
-struct PJRT_DeviceDescription {};
+struct PJRT_DeviceDescription {
+  int id;
+};
 struct PJRT_Device {
   PJRT_DeviceDescription description;
 };
@@ -28,11 +30,13 @@ struct PJRT_Event {
   bool is_transfer_in = false;
 };
 struct PJRT_Buffer {
+  int device;
   std::vector<float> elements;
   int64_t ready_ns = 0;
 };
 struct PJRT_Executable {};
 struct PJRT_LoadedExecutable {
+  PJRT_Device* device;
   std::string code;
   size_t rows;
   size_t inputs;
@@ -42,8 +46,15 @@ namespace {
 
 FakePjrtControls controls;
 std::mutex mutex;
-PJRT_Device device;
-PJRT_Device* devices[] = {&device};
+PJRT_Device all_devices[] = {{{0}}, {{1}}, {{2}}, {{3}}};
+PJRT_Device* devices[] = {&all_devices[0], &all_devices[1], &all_devices[2], &all_devices[3]};
+
+// Returns the device that compile options name last, if they have an assignment; else the first.
+PJRT_Device* DeviceOf(const char* options, size_t bytes) {
+  constexpr size_t kWithoutAssignment = 17;
+  const bool is_first = bytes <= kWithoutAssignment || controls.loads_for_the_first;
+  return devices[is_first ? 0 : options[bytes - 1]];
+}
 
 PJRT_Error* MakeError(PJRT_Error_Code code, const char* message) {
   const std::lock_guard<std::mutex> lock(mutex);
@@ -73,14 +84,14 @@ void Log(int64_t ns, std::vector<int64_t>* log) {
   if (controls.is_serial) log->push_back(ns);
 }
 
-PJRT_Error* MakeBuffer(size_t count, PJRT_Buffer** buffer) {
+PJRT_Error* MakeBuffer(int device, size_t count, PJRT_Buffer** buffer) {
   {
     const std::lock_guard<std::mutex> lock(mutex);
     const auto bytes = static_cast<int64_t>(count * sizeof(float));
     if (controls.used_bytes + bytes <= controls.memory_bytes_max) {
       controls.used_bytes += bytes;
       controls.live_buffers += 1;
-      *buffer = new PJRT_Buffer{std::vector<float>(count)};
+      *buffer = new PJRT_Buffer{device, std::vector<float>(count)};
       return nullptr;
     }
   }
@@ -109,7 +120,7 @@ PJRT_Error* PluginAttributes(PJRT_Plugin_Attributes_Args* args) {
 PJRT_Error* ClientCreate(PJRT_Client_Create_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_clients += 1;
-  args->client = new PJRT_Client{&device};
+  args->client = new PJRT_Client{static_cast<size_t>(controls.device_count)};
   return nullptr;
 }
 PJRT_Error* ClientDestroy(PJRT_Client_Destroy_Args* args) {
@@ -125,16 +136,20 @@ PJRT_Error* ClientPlatformVersion(PJRT_Client_PlatformVersion_Args* args) {
 }
 PJRT_Error* ClientAddressableDevices(PJRT_Client_AddressableDevices_Args* args) {
   args->addressable_devices = devices;
-  args->num_addressable_devices = 1;
+  args->num_addressable_devices = args->client->device_count;
   return nullptr;
 }
 PJRT_Error* DeviceGetDescription(PJRT_Device_GetDescription_Args* args) {
-  args->device_description = &device.description;
+  args->device_description = &args->device->description;
   return nullptr;
 }
 PJRT_Error* DeviceDescriptionKind(PJRT_DeviceDescription_Kind_Args* args) {
   args->device_kind = "Fake";
   args->device_kind_size = std::strlen(args->device_kind);
+  return nullptr;
+}
+PJRT_Error* DeviceDescriptionId(PJRT_DeviceDescription_Id_Args* args) {
+  args->id = args->device_description->id;
   return nullptr;
 }
 PJRT_Error* DeviceMemoryStats(PJRT_Device_MemoryStats_Args* args) {
@@ -145,7 +160,8 @@ PJRT_Error* DeviceMemoryStats(PJRT_Device_MemoryStats_Args* args) {
   args->bytes_limit_is_set = true;
   return nullptr;
 }
-PJRT_Error* MakeExecutable(const std::string& code, PJRT_LoadedExecutable** executable) {
+PJRT_Error* MakeExecutable(const std::string& code, PJRT_Device* device,
+                           PJRT_LoadedExecutable** executable) {
   std::istringstream words(code);
   size_t rows = 0;
   size_t inputs = 0;
@@ -154,7 +170,7 @@ PJRT_Error* MakeExecutable(const std::string& code, PJRT_LoadedExecutable** exec
   }
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_executables += 1;
-  *executable = new PJRT_LoadedExecutable{code, rows, inputs};
+  *executable = new PJRT_LoadedExecutable{device, code, rows, inputs};
   return nullptr;
 }
 PJRT_Error* ClientCompile(PJRT_Client_Compile_Args* args) {
@@ -162,7 +178,9 @@ PJRT_Error* ClientCompile(PJRT_Client_Compile_Args* args) {
     const std::lock_guard<std::mutex> lock(mutex);
     controls.compile_count += 1;
   }
-  return MakeExecutable({args->program->code, args->program->code_size}, &args->executable);
+  return MakeExecutable({args->program->code, args->program->code_size},
+                        DeviceOf(args->compile_options, args->compile_options_size),
+                        &args->executable);
 }
 PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
   {
@@ -170,12 +188,19 @@ PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
     controls.load_count += 1;
   }
   return MakeExecutable({args->serialized_executable, args->serialized_executable_size},
+                        DeviceOf(args->overridden_serialized_compile_options,
+                                 args->overridden_serialized_compile_options_size),
                         &args->loaded_executable);
 }
 PJRT_Error* LoadedExecutableDestroy(PJRT_LoadedExecutable_Destroy_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_executables -= 1;
   delete args->executable;
+  return nullptr;
+}
+PJRT_Error* LoadedExecutableDevices(PJRT_LoadedExecutable_AddressableDevices_Args* args) {
+  args->addressable_devices = &args->executable->device;
+  args->num_addressable_devices = 1;
   return nullptr;
 }
 // The executable of a loaded one is the loaded one, which its own function frees.
@@ -202,10 +227,13 @@ PJRT_Error* ExecutableSerialize(PJRT_Executable_Serialize_Args* args) {
 }
 
 PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
-  if (controls.fails_transfers) return MakeError(PJRT_Error_Code_INTERNAL, "the fake link is gone");
+  const int device = args->device->description.id;
+  if (controls.fails_transfers || device == controls.failing_device) {
+    return MakeError(PJRT_Error_Code_INTERNAL, "the fake link is gone");
+  }
   size_t count = 1;
   for (size_t i = 0; i < args->num_dims; ++i) count *= args->dims[i];
-  if (PJRT_Error* const error = MakeBuffer(count, &args->buffer)) return error;
+  if (PJRT_Error* const error = MakeBuffer(device, count, &args->buffer)) return error;
   std::memcpy(args->buffer->elements.data(), args->data, count * sizeof(float));
   args->buffer->ready_ns =
       EndOf(millpond::base::MonotonicNs(), controls.transfer_in_ns, &controls.link_in_free_ns);
@@ -249,18 +277,26 @@ PJRT_Error* BufferToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
 }
 
 PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
+  const PJRT_LoadedExecutable& executable = *args->executable;
+  const int device = executable.device->description.id;
   {
     const std::lock_guard<std::mutex> lock(mutex);
     controls.run_count += 1;
+    controls.device_run_counts[device] += 1;
   }
-  if (controls.fails_runs) return MakeError(PJRT_Error_Code_INTERNAL, "the fake device is gone");
-  const PJRT_LoadedExecutable& executable = *args->executable;
+  if (controls.fails_runs || device == controls.failing_device) {
+    return MakeError(PJRT_Error_Code_INTERNAL, "the fake device is gone");
+  }
   PJRT_Buffer* const* const arguments = args->argument_lists[0];
   if (args->num_args != executable.inputs + 1) {
     return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake run has another argument count");
   }
+  for (size_t i = 0; i < args->num_args; ++i) {
+    if (arguments[i]->device == device) continue;
+    return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake buffer is on another device");
+  }
   PJRT_Buffer* output = nullptr;
-  if (PJRT_Error* const error = MakeBuffer(executable.rows, &output)) return error;
+  if (PJRT_Error* const error = MakeBuffer(device, executable.rows, &output)) return error;
   int64_t begins_ns = millpond::base::MonotonicNs();
   for (size_t input = 0; input < executable.inputs; ++input) {
     begins_ns = std::max(begins_ns, arguments[input]->ready_ns);
@@ -306,6 +342,7 @@ PJRT_Api MakeTable() {
   table.PJRT_Client_AddressableDevices = ClientAddressableDevices;
   table.PJRT_Client_Compile = ClientCompile;
   table.PJRT_Client_BufferFromHostBuffer = BufferFromHostBuffer;
+  table.PJRT_DeviceDescription_Id = DeviceDescriptionId;
   table.PJRT_DeviceDescription_Kind = DeviceDescriptionKind;
   table.PJRT_Device_GetDescription = DeviceGetDescription;
   table.PJRT_Device_MemoryStats = DeviceMemoryStats;
@@ -315,6 +352,7 @@ PJRT_Api MakeTable() {
   table.PJRT_Executable_Serialize = ExecutableSerialize;
   table.PJRT_LoadedExecutable_Destroy = LoadedExecutableDestroy;
   table.PJRT_LoadedExecutable_GetExecutable = GetExecutable;
+  table.PJRT_LoadedExecutable_AddressableDevices = LoadedExecutableDevices;
   table.PJRT_LoadedExecutable_Execute = Execute;
   table.PJRT_Executable_DeserializeAndLoad = DeserializeAndLoad;
   table.PJRT_Buffer_Destroy = BufferDestroy;

@@ -7,8 +7,11 @@
 // "ROWS K": K inputs of one float a row, then a parameter of one float; one output, a float a row,
 // the sum of the inputs' row times the parameter. All memory is this process's.
 struct FakePjrtControls {
+  int64_t device_count = 1;              // of a client that is made now, at most 4
   int64_t memory_bytes_max = INT64_MAX;  // of all buffers together
   bool fails_runs = false;               // as a device that is gone does
+  int64_t failing_device = -1;           // the only one whose runs and transfers fail; -1: none
+  bool loads_for_the_first = false;      // a plugin that loads all programs for its first device
   bool fails_transfers = false;          // to the device
   bool serializes = true;
   bool counts_memory = true;
@@ -35,6 +38,7 @@ struct FakePjrtControls {
   int64_t compile_count = 0;
   int64_t load_count = 0;
   int64_t run_count = 0;
+  int64_t device_run_counts[4] = {};
 };
 
 // The plugin's own, found by the name "FakePjrtControlsOf".

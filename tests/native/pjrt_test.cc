@@ -54,13 +54,13 @@ class PjrtTest : public ::testing::Test {
     EXPECT_EQ(controls_->live_events, 0);
   }
 
-  std::shared_ptr<Accelerator> MakeAccelerator() const {
-    AcceleratorOptions options;
+  Accelerator::List MakeAccelerators(AcceleratorOptions options = {}) const {
     options.idle_ns = 0;
-    auto made = Accelerator::Make(plugin_.value(), options);
+    auto made = Accelerator::MakeAll(plugin_.value(), options);
     EXPECT_TRUE(made.ok()) << made.status().message();
     return made.value();
   }
+  std::shared_ptr<Accelerator> MakeAccelerator() const { return MakeAccelerators().front(); }
 
   static std::string Code(int64_t rows, size_t inputs) {
     return std::to_string(rows) + " " + std::to_string(inputs);
@@ -85,6 +85,53 @@ class PjrtTest : public ::testing::Test {
   base::StatusOr<Plugin> plugin_;
   FakePjrtControls* controls_;
 };
+
+TEST_F(PjrtTest, ProgramsRunOnTheDeviceTheyAreFor) {
+  for (const int64_t count : {1, 2, 4}) {
+    controls_->device_count = count;
+    const Accelerator::List accelerators = MakeAccelerators();
+    ASSERT_EQ(accelerators.size(), count);
+    for (int64_t device = 0; device < count; ++device) {
+      EXPECT_EQ(accelerators[device]->name(), std::to_string(device));
+      const int64_t before = controls_->device_run_counts[device];
+      const auto program = MakeProgram(accelerators[device], {2}, 1);
+      std::array<float, 2> in{1, 2};
+      std::array<float, 2> out{};
+      EXPECT_TRUE(RunThere(*program, 2, {reinterpret_cast<const char*>(in.data())},
+                           {reinterpret_cast<char*>(out.data())})
+                      .ok());
+      EXPECT_EQ(out, (std::array<float, 2>{3, 6}));
+      EXPECT_EQ(controls_->device_run_counts[device], before + 1);
+    }
+  }
+}
+
+TEST_F(PjrtTest, ProgramOfOneDeviceIsLoadedForAnother) {
+  controls_->device_count = 2;
+  const Accelerator::List accelerators = MakeAccelerators();
+  const std::string serialized = accelerators[0]->Compile(Code(1, 1)).value()->Serialize().value();
+  EXPECT_TRUE(accelerators[1]->LoadExecutable(serialized).ok());
+  controls_->loads_for_the_first = true;
+  EXPECT_TRUE(accelerators[0]->LoadExecutable(serialized).ok());
+  EXPECT_EQ(accelerators[1]->LoadExecutable(serialized).status().code(), base::Code::kInternal);
+}
+
+TEST_F(PjrtTest, EachDeviceHasItsOwnMemoryAndState) {
+  controls_->device_count = 2;
+  controls_->counts_memory = false;
+  AcceleratorOptions options;
+  options.memory_bytes_max = 4;
+  const Accelerator::List accelerators = MakeAccelerators(options);
+  const auto program = MakeProgram(accelerators[1], {1}, 1);
+  EXPECT_EQ(accelerators[0]->State().parameter_bytes, 0);
+  EXPECT_EQ(accelerators[1]->State().parameter_bytes, 4);
+  EXPECT_EQ(accelerators[1]->State().limit_bytes, 4);
+  EXPECT_EQ(accelerators[1]->State().idle_bytes, 4);
+  const auto other = accelerators[0]->memory().ChargeCopy("other", 4, 0, nullptr, 0);
+  EXPECT_TRUE(other.ok());
+  EXPECT_EQ(accelerators[0]->memory().ChargeCopy("m", 1, 0, nullptr, 0).status().code(),
+            base::Code::kResourceExhausted);
+}
 
 TEST_F(PjrtTest, AnAcceleratorNamesItsPluginAndDevice) {
   const std::string description = MakeAccelerator()->description();

@@ -18,10 +18,18 @@ from serving.loading.accelerator_use import (
     cuda_plugin_path,
     make_cache_directory,
 )
+from serving.loading.device_placement import DevicePlacement
+from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane
 from tests.unit.fakes.errors import StatusError
 
-USE = AcceleratorUse(accelerator=FakeAccelerator(), rows=(1, 8), cache_directory="")
+ACCELERATORS = [FakeAccelerator(), FakeAccelerator(name="1")]
+USE = AcceleratorUse(
+    accelerators=ACCELERATORS,
+    placement=DevicePlacement(ACCELERATORS, FakeClock()),
+    rows=(1, 8),
+    cache_directory="",
+)
 RUNS = AcceleratedSignature(
     name="serving_default",
     rows=(1, 8),
@@ -46,6 +54,8 @@ def applied(plane: FakePlane, *, is_needed: bool) -> Sequence[Mapping[str, Any]]
             is_low=False,
             is_needed=is_needed,
             tables=TablePlace.AUTO,
+            devices=[1],
+            replica_count=1,
             status_error=StatusError,
         )
     return logs
@@ -59,6 +69,7 @@ def test_each_signature_says_where_it_runs() -> None:
         ("parse", "signature_on_cpu", "op ParseExampleV2"),
         ("serving_default", "signature_on_accelerator", None),
     ]
+    assert logs[1]["devices"] == ["1"]
     assert (logs[1]["cpu_ops"], logs[1]["cpu_tables"]) == (["LookupTableFindV2"], ["ids"])
 
 

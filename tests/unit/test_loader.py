@@ -27,6 +27,7 @@ from serving.loading.accelerator_use import AcceleratorUse
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
+from serving.loading.device_placement import DevicePlacement
 from serving.loading.installed_ops import InstalledOps
 from serving.loading.load import CheckedLoad
 from serving.loading.load_checks import missing_ops_message
@@ -97,7 +98,12 @@ SETTINGS = BatchSettings(
 
 
 ACCELERATOR = FakeAccelerator()
-ACCELERATOR_USE = AcceleratorUse(accelerator=ACCELERATOR, rows=(1, 8), cache_directory="/cache")
+ACCELERATOR_USE = AcceleratorUse(
+    accelerators=[ACCELERATOR],
+    placement=DevicePlacement([ACCELERATOR], FakeClock()),
+    rows=(1, 8),
+    cache_directory="/cache",
+)
 
 
 def make_loader(
@@ -352,7 +358,7 @@ def test_loader_analyzes_rows_for_an_accelerator(version: Path) -> None:
     steps = ["run_init", "analyze_rows", "use_accelerator", "make_callables"]
     assert plane.steps[-5:-1] == steps
     assert plane.loads[-1].accelerator_uses == [
-        (ACCELERATOR, (1, 8), "/cache", "auto", 7_000, True, False)
+        ((ACCELERATOR,), (1, 8), "/cache", "auto", 7_000, True, False)
     ]
     assert any(line.startswith("compile") for line in progress.lines)
 
@@ -384,7 +390,7 @@ def test_loader_obeys_platform_pjrt(version: Path) -> None:
     ]
     loader.load(FakeProgress())
     assert plane.loads[-1].accelerator_uses == [
-        (ACCELERATOR, (1, 8), "/cache", "host", 0, False, True)
+        ((ACCELERATOR,), (1, 8), "/cache", "host", 0, False, True)
     ]
 
 

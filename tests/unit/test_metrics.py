@@ -699,12 +699,13 @@ def accelerated_parts(
     state: ServableState = AVAILABLE, accelerator: FakeAccelerator | None = None
 ) -> MonitoredParts:
     parts = fake_parts(statuses=[status(state=state)], runs={ServableId("m", 1): [BUSY_RUNS]})
-    return parts if accelerator is None else replace(parts, accelerator=accelerator)
+    return parts if accelerator is None else replace(parts, accelerators=[accelerator])
 
 
 def test_runs_on_the_accelerator_are_shown_by_rows():
     series = series_of(accelerated_parts())
-    name, labels = "serving_accelerator", {"model": "m", "version": "1"}
+    name = "serving_accelerator"
+    labels = {"model": "m", "version": "1", "device": "0"}
     assert value(series, f"{name}_parameter_bytes", **labels) == 700
     assert value(series, f"{name}_upload_seconds_count", **labels) == 2
     assert value(series, f"{name}_upload_seconds_sum", **labels) == 0.003
@@ -719,8 +720,8 @@ def test_runs_on_the_accelerator_are_shown_by_rows():
     assert value(series, f"{name}_stage_seconds_sum", **labels, stage="wait") == 0
     for reason, count in zip(CPU_REASONS, BUSY_RUNS.cpu_run_counts, strict=True):
         assert value(series, f"{name}_cpu_runs_total", **labels, reason=reason) == count
-    assert value(series, f"{name}_memory_used_bytes") == 6_000
-    assert value(series, f"{name}_memory_limit_bytes") == 9_000
+    assert value(series, f"{name}_memory_used_bytes", device="0") == 6_000
+    assert value(series, f"{name}_memory_limit_bytes", device="0") == 9_000
 
 
 @pytest.mark.parametrize(
@@ -736,7 +737,11 @@ def test_unknown_memory_of_accelerator_has_no_series(
 
 def test_version_that_ends_has_no_runs_on_accelerator():
     series = series_of(accelerated_parts(UNLOADING))
-    assert [name for name, labels in series if "accelerator" in name and labels] == []
+    names = {name for name, labels in series if "accelerator" in name}
+    assert names == {
+        "serving_accelerator_memory_used_bytes",
+        "serving_accelerator_memory_limit_bytes",
+    }
 
 
 def test_server_without_accelerator_has_no_series():

@@ -445,6 +445,7 @@ def test_version_shows_its_runs_on_the_accelerator() -> None:
     assert version_of(scene)["accelerator"] == [
         {
             "signature": "serving_default",
+            "device": "",
             "parameter_bytes": 700,
             "run_count": 8,
             "row_count": 36,

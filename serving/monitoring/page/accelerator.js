@@ -12,7 +12,7 @@ const FIGURES = {
   "On the CPU": (item) => format.count(item.cpu_run_count),
 };
 
-/** The table of the accelerator: a row for each signature, with what of it runs on the CPU. Counts are since the load. */
+/** The table of the accelerator: a row for each signature and device, with what of it runs on the CPU. Counts are since the load. */
 export class AcceleratorTable {
   constructor(section, body) {
     Object.assign(this, { section, body });
@@ -24,7 +24,7 @@ export class AcceleratorTable {
       version.accelerator.map((runs) => ({ ...runs, model: version.model, version: version.version })));
     this.section.hidden = items.length === 0;
     const rows = syncRows(this.body, this.kept, items, {
-      keyOf: (item) => `${item.version}/${item.signature}/${item.model}`,
+      keyOf: (item) => `${item.version}/${item.device}/${item.signature}/${item.model}`,
       factsOf: (item) => [item.model, item.version, item.signature, item.cpu_part],
       makeElement: makeSignatureRow,
     });
@@ -38,7 +38,7 @@ function makeSignatureRow(item) {
   const cells = Object.fromEntries(Object.keys(FIGURES).map((label) => [label, makeCell(label, "number")]));
   const row = makeRow([
     makeCell("", "id", make("span", "model", item.model), " ", make("b", "", `v${item.version}`)),
-    makeCell("", "signature", item.signature, ...(item.cpu_part ? [make("p", "reason", item.cpu_part)] : [])),
+    makeCell("", "signature", item.signature, item.device && ` on device ${item.device}`, ...(item.cpu_part ? [make("p", "reason", item.cpu_part)] : [])),
     ...Object.values(cells),
   ]);
   row.figures = cells;

@@ -8,6 +8,7 @@ from pathlib import Path
 from serving.core.servable import ServableId
 from serving.data_plane.loads import (
     AcceleratorMemory,
+    AcceleratorState,
     BatchSettings,
     MemoryPlan,
     MissingKernel,
@@ -142,9 +143,11 @@ class FakePlane:
             raise StatusError(9, f"{directory}: saved_model.pb is missing")
         return ["assets/words.txt"] if Path(directory, "names_an_asset").exists() else []
 
-    def Accelerator(self, plugin: str, memory_fraction: float) -> "FakeAccelerator":  # noqa: N802
-        self.accelerators.append(FakeAccelerator(plugin, memory_fraction))
-        return self.accelerators[-1]
+    def open_accelerators(
+        self, plugin: str, memory_fraction: float, memory_bytes_max: int
+    ) -> list["FakeAccelerator"]:
+        self.accelerators = [FakeAccelerator(plugin, memory_fraction, memory_bytes_max)]
+        return self.accelerators
 
     def BatchSlots(self, count: int) -> list[int]:  # noqa: N802
         return [count]  # a list, so that two are distinct
@@ -201,11 +204,18 @@ class FakeAccelerator:
 
     plugin: str = "plugin.so"
     memory_fraction: float = 1.0
+    memory_bytes_max: int = 0
+    name: str = "0"
     description: str = "fake plugin (API 0.1) fake 1, Fake"
     memory_figures: AcceleratorMemory | None = AcceleratorMemory(6_000, 9_000)
 
+    state_figures: AcceleratorState = AcceleratorState(0, 0, 0, 0, is_failing=False)
+
     def memory(self) -> AcceleratorMemory | None:
         return self.memory_figures
+
+    def state(self) -> AcceleratorState:
+        return self.state_figures
 
 
 @dataclass
@@ -366,7 +376,7 @@ class FakeSavedModelLoad:
 
     def use_accelerator(
         self,
-        accelerator: object,
+        accelerators: Sequence[object],
         rows: Sequence[int],
         cache_directory: str,
         tables: str,
@@ -376,7 +386,15 @@ class FakeSavedModelLoad:
     ) -> list[AcceleratedSignature]:
         self._plane.take_step("use_accelerator")
         self.accelerator_uses.append(
-            (accelerator, tuple(rows), cache_directory, tables, memory_bytes_max, is_low, is_needed)
+            (
+                tuple(accelerators),
+                tuple(rows),
+                cache_directory,
+                tables,
+                memory_bytes_max,
+                is_low,
+                is_needed,
+            )
         )
         return self._plane.accelerated
 

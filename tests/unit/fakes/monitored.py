@@ -102,7 +102,7 @@ class FakeParts:
             self.monitor, routings or {}, arenas or {}, blocked or {}, canary_progress or {}
         )
         self.streams.runs = {} if runs is None else runs
-        self._accelerator = None if runs is None else FakeAccelerator()
+        self._accelerators = () if runs is None else (FakeAccelerator(),)
         self.swaps = FakeSwaps(swaps or [], swap_counts)
         self.pollers = FakePollers(stuck_sources or set())
         self.health = FakeHealth(configured, self.monitor)
@@ -131,7 +131,7 @@ class FakeParts:
             request_logs=self._request_logs
             or RequestLogs(plane, uploads=no_uploads(), clock=FakeClock()),
             slab_pool=_PoolWithTables(),
-            accelerator=self._accelerator,
+            accelerators=self._accelerators,
             health=self.health,
             refusals=FakeRefusals(self._refusal),
             tracing=FakeTracing(),
@@ -150,7 +150,9 @@ def fake_parts(clock: Clock | None = None, **values: object) -> MonitoredParts:
     return replace(parts, **of_parts)  # type: ignore[arg-type]
 
 
-_OF_PARTS = frozenset({"accelerator", "gpu", "model_memory_limit_bytes", "slab_pool", "build_info"})
+_OF_PARTS = frozenset(
+    {"accelerators", "gpu", "model_memory_limit_bytes", "slab_pool", "build_info"}
+)
 
 
 def busy_grpc() -> FakeGrpcServer:

@@ -77,6 +77,7 @@ def busy_batching() -> list[FakeSignatureBatching]:
 
 BUSY_RUNS = AcceleratorRuns(
     signature="serving_default",
+    device="0",
     sizes=(1, 8),
     run_counts=(3, 5),
     row_counts=(3, 33),
@@ -157,9 +158,9 @@ class FakeServable:
     def batching(self) -> list[FakeSignatureBatching]:
         return self.batched
 
-    def accelerator_uploads(self) -> AcceleratorUploads:
+    def accelerator_uploads(self) -> Sequence[AcceleratorUploads]:
         assert not self.is_destroyed
-        return self.uploads
+        return [self.uploads]
 
     def accelerator_runs(self) -> Sequence[AcceleratorRuns]:
         if self.is_destroyed:

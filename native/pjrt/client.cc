@@ -1,0 +1,100 @@
+#include "native/pjrt/client.h"
+
+#include <string_view>
+
+namespace millpond::pjrt {
+namespace {
+
+PJRT_NamedValue NamedValue(std::string_view name) {
+  PJRT_NamedValue value{};
+  value.struct_size = PJRT_NamedValue_STRUCT_SIZE;
+  value.name = name.data();
+  value.name_size = name.size();
+  value.value_size = 1;
+  return value;
+}
+
+// Memory is taken as it is needed, so that a server does not take a GPU from its neighbours.
+std::vector<PJRT_NamedValue> CudaOptions(float memory_fraction) {
+  PJRT_NamedValue fraction = NamedValue("memory_fraction");
+  fraction.type = PJRT_NamedValue_kFloat;
+  fraction.float_value = memory_fraction;
+  PJRT_NamedValue preallocate = NamedValue("preallocate");
+  preallocate.type = PJRT_NamedValue_kBool;
+  preallocate.bool_value = false;
+  return {fraction, preallocate};
+}
+
+}  // namespace
+
+base::StatusOr<std::shared_ptr<const Client>> Client::Make(const Plugin& plugin,
+                                                           float memory_fraction) {
+  const Api& api = plugin.api();
+  std::vector<PJRT_NamedValue> options;
+  if (plugin.is_cuda()) options = CudaOptions(memory_fraction);
+  MILLPOND_PJRT_ARGS(PJRT_Client_Create, create);
+  create.create_options = options.data();
+  create.num_options = options.size();
+  MILLPOND_RETURN_IF_PJRT_ERROR(api, api->PJRT_Client_Create(&create),
+                                "making a client of " + plugin.description());
+  const std::shared_ptr<Client> client(new Client(plugin, create.client));
+  MILLPOND_RETURN_IF_ERROR(client->AddVersion());
+  return std::shared_ptr<const Client>(client);
+}
+
+Client::~Client() {
+  MILLPOND_PJRT_ARGS(PJRT_Client_Destroy, destroy);
+  destroy.client = client_;
+  static_cast<void>(api_.ToStatus(api_->PJRT_Client_Destroy(&destroy), "freeing a client"));
+}
+
+base::Status Client::AddVersion() {
+  MILLPOND_PJRT_ARGS(PJRT_Client_PlatformVersion, version);
+  version.client = client_;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Client_PlatformVersion(&version),
+                                "asking for the version of " + description_);
+  description_ += " " + std::string(version.platform_version, version.platform_version_size);
+  return {};
+}
+
+base::StatusOr<std::vector<PJRT_Device*>> Client::Devices() const {
+  MILLPOND_PJRT_ARGS(PJRT_Client_AddressableDevices, devices);
+  devices.client = client_;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Client_AddressableDevices(&devices),
+                                "listing the devices of " + description_);
+  if (devices.num_addressable_devices == 0) {
+    return base::NotFound(description_ + " finds no device");
+  }
+  return std::vector(devices.addressable_devices,
+                     devices.addressable_devices + devices.num_addressable_devices);
+}
+
+base::StatusOr<PJRT_DeviceDescription*> Client::DescriptionOf(PJRT_Device* device) const {
+  MILLPOND_PJRT_ARGS(PJRT_Device_GetDescription, description);
+  description.device = device;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Device_GetDescription(&description),
+                                "asking for a device of " + description_);
+  return description.device_description;
+}
+
+base::StatusOr<std::string> Client::KindOf(PJRT_Device* device) const {
+  const base::StatusOr<PJRT_DeviceDescription*> description = DescriptionOf(device);
+  if (!description.ok()) return description.status();
+  MILLPOND_PJRT_ARGS(PJRT_DeviceDescription_Kind, kind);
+  kind.device_description = description.value();
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_DeviceDescription_Kind(&kind),
+                                "asking for a device of " + description_);
+  return std::string(kind.device_kind, kind.device_kind_size);
+}
+
+base::StatusOr<int64_t> Client::IdOf(PJRT_Device* device) const {
+  const base::StatusOr<PJRT_DeviceDescription*> description = DescriptionOf(device);
+  if (!description.ok()) return description.status();
+  MILLPOND_PJRT_ARGS(PJRT_DeviceDescription_Id, id);
+  id.device_description = description.value();
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_DeviceDescription_Id(&id),
+                                "asking for a device of " + description_);
+  return int64_t{id.id};
+}
+
+}  // namespace millpond::pjrt

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "native/base/status.h"
+#include "native/pjrt/api.h"
+#include "native/pjrt/plugin.h"
+
+namespace millpond::pjrt {
+
+// The connection to all accelerators of this machine that a plugin finds.
+//
+// Thread: any number at once. Owner: a shared pointer of each accelerator.
+class Client {
+ public:
+  // Makes the client: 0.9 s for a GPU. It may take `memory_fraction` of each GPU's memory, from 0
+  // to 1; other plugins than CUDA's ignore that. Returns the plugin's error, as for a GPU whose
+  // driver is too old.
+  static base::StatusOr<std::shared_ptr<const Client>> Make(const Plugin& plugin,
+                                                            float memory_fraction);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  PJRT_Client* get() const { return client_; }
+  const Api& api() const { return api_; }
+  // The plugin and the platform's version.
+  const std::string& description() const { return description_; }
+  // The devices that this process may use, which the client owns. Returns NOT_FOUND if there is
+  // none.
+  base::StatusOr<std::vector<PJRT_Device*>> Devices() const;
+  // Returns what sort of device it is, like "NVIDIA H200".
+  base::StatusOr<std::string> KindOf(PJRT_Device* device) const;
+  // Returns the number by which a program names the device that it runs on.
+  base::StatusOr<int64_t> IdOf(PJRT_Device* device) const;
+
+ private:
+  Client(const Plugin& plugin, PJRT_Client* client)
+      : api_(plugin.api()), client_(client), description_(plugin.description()) {}
+  base::Status AddVersion();
+  base::StatusOr<PJRT_DeviceDescription*> DescriptionOf(PJRT_Device* device) const;
+
+  const Api api_;
+  PJRT_Client* const client_;
+  std::string description_;
+};
+
+}  // namespace millpond::pjrt

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace millpond::pjrt {
+
+// Returns a serialized xla.CompileOptionsProto for a program of one device, which the client
+// chooses: its first one.
+std::string OptionsForAnyDevice();
+// The same for the device with this id, which is 0 or more.
+std::string OptionsForDevice(int64_t device_id);
+
+}  // namespace millpond::pjrt
