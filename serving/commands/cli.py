@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE, until_closed_pipe
 from serving.base.errors import InvalidConfig, MillpondError
 from serving.base.name_text import printable
+from serving.server.early_stop import exit_at_stop_signals
 from serving.server.launcher import preload_early
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
+        if given[:1] == ["serve"]:
+            exit_at_stop_signals()
         preload_early(given)
     return until_closed_pipe(lambda: _main(given))
 

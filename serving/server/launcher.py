@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from serving.base.errors import InvalidConfig
+from serving.server.early_stop import signals_kept
 
 JEMALLOC_FILE_NAME = "libjemalloc.so.2"
 
@@ -165,7 +166,8 @@ def _execute_again(
 ) -> None:
     # argv[0] is the full path of Python, which finds its virtual environment by it.
     arguments = [sys.executable, *command[1:]]
-    execute(sys.executable, arguments, _preloading(environment, jemalloc))
+    with signals_kept():
+        execute(sys.executable, arguments, _preloading(environment, jemalloc))
 
 
 def _preloading(environment: Mapping[str, str], path: str) -> dict[str, str]:
