@@ -9,11 +9,11 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def exit_at_stop_signals() -> None:
-    """From now on, the first SIGTERM or SIGINT ends this process with status 0, until `StopSignals` receives them.
+    """Makes the first SIGTERM or SIGINT end this process with status 0, until `StopSignals` receives them.
 
     A signal that `signals_kept` has kept counts too. Ends by `os._exit`, because an exception could come from
-    the middle of any import. In a container, where the server is often process 1, the kernel drops a SIGTERM
-    without a handler: that stop would wait until it kills. Call it on the main thread.
+    the middle of any import. A server is often process 1 of a container, for which the kernel drops a SIGTERM
+    without a handler. Call it on the main thread.
     """
     for number in STOP_SIGNALS:
         signal.signal(number, lambda number, frame: os._exit(0))

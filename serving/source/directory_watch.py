@@ -4,12 +4,13 @@ import errno
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from serving.source.mounts import WATCHED_FILE_SYSTEMS, file_system_of
+from serving.source.path_steps import PathSteps, path_steps
 
 if TYPE_CHECKING:
     from inotify_simple import INotify
@@ -22,22 +23,31 @@ _REMEDIES = {
 }
 
 
-def _is_changed_here_only(directory: str) -> bool:
-    """True if no link leads to the directory, and no other machine changes its file system."""
-    if file_system_of(os.path.abspath(directory)) not in WATCHED_FILE_SYSTEMS:
-        return False
-    return os.path.realpath(directory) == os.path.abspath(directory)
+def _steps_of(directory: str, links: Sequence[str]) -> list[PathSteps]:
+    """The steps to `directory`, and then those to its entries `links`. Raises OSError if one leads nowhere."""
+    return [
+        path_steps(path) for path in (directory, *(os.path.join(directory, link) for link in links))
+    ]
+
+
+def _foreign_file_system(steps: Iterable[PathSteps]) -> str | None:
+    """The first file system along `steps` that another machine may change; None if this machine sees all."""
+    for directory in sorted(set().union(*(item.decisive_directories for item in steps))):
+        found = file_system_of(directory)
+        if found not in WATCHED_FILE_SYSTEMS:
+            return found or "unknown"
+    return None
 
 
 class DirectoryWatch:
     """Calls `changed(key)` once when the watched directory of a key changes, on a thread of its own.
 
-    The directory changes if an entry comes or goes, or if the directory or one above it is moved or
-    removed. After the call the key is not watched any more, so that a directory that changes
-    all the time costs one event between two polls.
+    The directory changes if an entry comes or goes, or if its path leads elsewhere: a directory above it is
+    moved or removed, or a symbolic link is replaced. After the call the key is not watched any more, so
+    that a directory that changes all the time costs one event between two polls.
 
-    If the kernel drops events, every key counts as changed. If it grants no further watch, `watch` returns
-    False, and the caller polls; one line of the log says so. The thread `directory-watch` begins with
+    If the kernel drops events, every key counts as changed. If changes cannot be seen, `watch` returns
+    False, and the caller polls; one line of the log for each reason says so. The thread `directory-watch` begins with
     the first watch. Any thread may call each method.
     """
 
@@ -50,35 +60,36 @@ class DirectoryWatch:
         self._wake_fd = -1
         self._thread: threading.Thread | None = None
         self._is_stopped = False
-        self._is_refusal_logged = False
+        # The reasons of refusals that are in the log.
+        self._logged: set[str] = set()
         # The keys of each watch, and the watches of each key.
         self._keys: dict[int, set[str]] = {}
         self._watches: dict[str, set[int]] = {}
-        # The watched directory of each key.
-        self._directories: dict[str, str] = {}
+        # The watched directory of each key, and its links.
+        self._directories: dict[str, tuple[str, tuple[str, ...]]] = {}
 
-    def watch(self, key: str, directory: str) -> bool:
+    def watch(self, key: str, directory: str, links: tuple[str, ...] = ()) -> bool:
         """Watches `directory` for `key` from now on, instead of another one; does nothing if it does already.
 
-        Returns False if its changes cannot be seen: its path leads over a link, its file system may change
-        on another machine, or the kernel refuses.
+        `links` are its entries that are symbolic links: the places to which they lead are watched too. Returns
+        False if changes cannot be seen: a file system on the way may change on another machine, a path leads
+        nowhere, or the kernel refuses.
         """
-        if self._directories.get(key) == directory:
+        if self._directories.get(key) == (directory, links):
             return True
-        # Without the lock, because a dead disk may hold the thread here.
-        can_be_seen = _is_changed_here_only(directory)
-        with self._lock:
-            self._forget(key)
-            if self._is_stopped or not can_be_seen:
+        self.forget(key)
+        try:
+            # Without the lock, because a dead disk may hold the thread here.
+            steps = _steps_of(directory, links)
+            foreign = _foreign_file_system(steps)
+            if foreign is not None:
+                self._log_foreign(foreign, directory)
                 return False
-            try:
-                self._add(key, directory)
-            except (OSError, ImportError) as error:
-                self._forget(key)
-                self._log_refusal(error)
-                return False
-            self._directories[key] = directory
-            return True
+            return self._watch(key, (directory, links), steps)
+        except (OSError, ImportError) as error:
+            self.forget(key)
+            self._log_refusal(error)
+            return False
 
     def forget(self, key: str) -> None:
         """Watches nothing for `key` any more. `changed` may still be called once."""
@@ -101,25 +112,69 @@ class DirectoryWatch:
         thread.join(timeout_seconds)
         return not thread.is_alive()
 
+    def _watch(
+        self, key: str, watched: tuple[str, tuple[str, ...]], steps: Sequence[PathSteps]
+    ) -> bool:
+        with self._lock:
+            if self._is_stopped:
+                return False
+            self._add(key, steps[0], steps[1:])
+            self._directories[key] = watched
+            return True
+
+    def _log_foreign(self, file_system: str, directory: str) -> None:
+        if self._is_new(file_system):
+            _log.info(
+                "base_path_polled",
+                file_system=file_system,
+                base_path=directory,
+                reason="the kernel does not report changes by other machines",
+                consequence="base paths there are polled, one look each period",
+            )
+
+    def _log_refusal(self, error: Exception) -> None:
+        # A directory that is gone is no refusal: the next poll reports it.
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return
+        number = (error.errno if isinstance(error, OSError) else None) or 0
+        if self._is_new(f"refused {number}"):
+            _log.warning(
+                "directory_watch_refused",
+                reason=str(error),
+                consequence="some base paths are polled, which takes more of a core",
+                remedy=_REMEDIES.get(number, "none is needed"),
+            )
+
+    def _is_new(self, reason: str) -> bool:
+        with self._lock:
+            is_new = reason not in self._logged
+            self._logged.add(reason)
+            return is_new
+
     # --- Under the lock ---------------------------------------------------------------------------
 
-    def _add(self, key: str, directory: str) -> None:
+    def _add(self, key: str, directory: PathSteps, links: Iterable[PathSteps]) -> None:
         """Raises OSError if a directory cannot be watched, and ImportError without the library."""
+        from inotify_simple import flags
+
+        gone = flags.MOVE_SELF | flags.DELETE_SELF
+        entries = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO
+        self._add_watch(key, directory.end, gone | entries)
+        for steps in (directory, *links):
+            for path in (*steps.directories, steps.end):
+                self._add_watch(key, path, gone)
+            for path in steps.links:
+                # A link that another one replaces loses its name (ATTRIB), and goes later if it is open.
+                self._add_watch(key, path, gone | flags.ATTRIB | flags.DONT_FOLLOW)
+
+    def _add_watch(self, key: str, path: str, mask: int) -> None:
         from inotify_simple import flags
 
         inotify = self._inotify or self._begin()
         # inotify has one watch for each inode. Several keys may share it, so masks are added, not replaced.
-        shared = flags.MASK_ADD | flags.ONLYDIR
-        gone = flags.MOVE_SELF | flags.DELETE_SELF
-        entries = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO
-        above, mask = os.path.abspath(directory), shared | gone | entries
-        while True:
-            descriptor = inotify.add_watch(above, mask)
-            self._keys.setdefault(descriptor, set()).add(key)
-            self._watches.setdefault(key, set()).add(descriptor)
-            if above == os.path.dirname(above):
-                return
-            above, mask = os.path.dirname(above), shared | gone
+        descriptor = inotify.add_watch(path, mask | flags.MASK_ADD)
+        self._keys.setdefault(descriptor, set()).add(key)
+        self._watches.setdefault(key, set()).add(descriptor)
 
     def _begin(self) -> "INotify":
         from inotify_simple import INotify
@@ -148,19 +203,6 @@ class DirectoryWatch:
         except OSError:
             # The kernel has removed the watch of a directory that is gone.
             return
-
-    def _log_refusal(self, error: Exception) -> None:
-        # A directory that is gone is no refusal: the next poll reports it.
-        if self._is_refusal_logged or isinstance(error, FileNotFoundError | NotADirectoryError):
-            return
-        self._is_refusal_logged = True
-        number = error.errno if isinstance(error, OSError) else None
-        _log.warning(
-            "directory_watch_refused",
-            reason=str(error),
-            consequence="some base paths are polled, which takes more of a core",
-            remedy=_REMEDIES.get(number or 0, "none is needed"),
-        )
 
     # --- directory-watch --------------------------------------------------------------------------
 

@@ -369,12 +369,11 @@ class FileSystemSource:
     def _is_watched(self, base_path: str, sight: Sight | None) -> bool:
         """Begins to watch the base path, unless it is watched already.
 
-        Not through links, which may lead elsewhere without an event. After a refusal, tries again after the
-        next listing.
+        After a refusal, tries again after the next listing.
         """
-        if sight is None or sight.links or self._is_stopping or sight is self._unwatched:
+        if sight is None or self._is_stopping or sight is self._unwatched:
             return False
-        is_watched = self._pollers.watch(self._name, base_path)
+        is_watched = self._pollers.watch(self._name, base_path, sight, self._period_seconds)
         self._unwatched = None if is_watched else sight
         return is_watched
 

@@ -56,8 +56,17 @@ class Sight:
 
     def has_entries_of(self, seen: Identity | None) -> bool:
         """True if a base path that is `seen` like this now still has the entries of the last listing."""
-        is_old = self.listed_ns - self.since_ns >= MTIME_GRAIN_NS
-        return self.is_dated and is_old and seen == self.identity
+        return self.shows_changes and seen == self.identity
+
+    @property
+    def shows_changes(self) -> bool:
+        """True if any entry that comes or goes after the listing changes the identity."""
+        return self.is_dated and self.listed_ns - self.since_ns >= MTIME_GRAIN_NS
+
+    @property
+    def device(self) -> int:
+        """The number of the disk."""
+        return self.identity[0][0] if self.identity else 0
 
 
 def after_listing(

@@ -9,6 +9,8 @@ import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.source.directory_watch import DirectoryWatch
+from serving.source.glance import Sight
+from serving.source.glance_rounds import GlanceRound
 from serving.source.poll_schedule import Poll, PollLimits, PollSchedule
 
 _log = structlog.get_logger(__name__)
@@ -63,6 +65,9 @@ class PollerPool:
         self._is_stopping = False
         self._watch = threading.Thread(target=self._run_watch, name="poller-watch", daemon=True)
         self._directories = DirectoryWatch(self.wake)
+        # The rounds of each disk, under the key of its polls, and the round of each watched source.
+        self._rounds: dict[str, GlanceRound] = {}
+        self._round_of: dict[str, GlanceRound] = {}
 
     def start(self) -> None:
         """Starts polling; sources may have been added before."""
@@ -102,18 +107,47 @@ class PollerPool:
         with self._changed:
             self._sources.pop(key, None)
             self._schedule.remove(key)
-        self._directories.forget(key)
+        self.forget_watch(key)
 
-    def watch(self, key: str, directory: str) -> bool:
-        """Makes the source due at the next change of `directory`; False if changes cannot be seen.
+    def watch(self, key: str, directory: str, sight: Sight, period_seconds: float) -> bool:
+        """Makes the source due at the next change of `directory` since its `sight`.
 
-        See `DirectoryWatch`.
+        The kernel reports the change at once (`DirectoryWatch`), or else a glance each period finds it. Returns
+        False if neither is possible. The caller glances once more after that.
         """
-        return self._directories.watch(key, directory)
+        is_reported = self._directories.watch(key, directory, sight.links)
+        self._forget_glances(key)
+        if is_reported or not sight.shows_changes:
+            return is_reported
+        self._watch_by_glances(key, directory, sight, period_seconds)
+        return True
 
     def forget_watch(self, key: str) -> None:
         """Ends `watch`."""
         self._directories.forget(key)
+        self._forget_glances(key)
+
+    def _forget_glances(self, key: str) -> None:
+        with self._changed:
+            by_glances = self._round_of.pop(key, None)
+        if by_glances is not None:
+            by_glances.forget(key)
+
+    def _watch_by_glances(
+        self, key: str, directory: str, sight: Sight, period_seconds: float
+    ) -> None:
+        # Base paths on one disk hang together.
+        name = f"\0glances at disk {sight.device}"
+        with self._changed:
+            if name not in self._rounds:
+                self._rounds[name] = GlanceRound(self.wake, period_seconds)
+                self._schedule.add(name, name, None)
+            made = self._round_of[key] = self._rounds[name]
+            if made.watch(key, directory, sight):
+                self._schedule.wake(
+                    name, None, self._clock.now_ns() + round(period_seconds * NS_PER_SECOND)
+                )
+                self._changed.notify_all()
 
     @property
     def source_count(self) -> int:
@@ -144,7 +178,11 @@ class PollerPool:
     def stuck_keys(self) -> frozenset[str]:
         """The sources that are stuck."""
         with self._changed:
-            return self._schedule.stuck_keys()
+            return self._schedule.stuck_keys() - self._rounds.keys()
+
+    def _pollable(self, key: str) -> Pollable | None:
+        with self._changed:
+            return self._sources.get(key) or self._rounds.get(key)
 
     def _stuck_seconds(self, key: str) -> float | None:
         with self._changed:
@@ -207,8 +245,7 @@ class PollerPool:
             return self._given.popleft()
 
     def _poll(self, poll: Poll) -> None:
-        with self._changed:
-            source = self._sources.get(poll.key)
+        source = self._pollable(poll.key)
         delay_seconds: float | None = RETRY_SECONDS
         try:
             if source is not None:
@@ -224,8 +261,7 @@ class PollerPool:
             self._notify_stuck(poll.key)
 
     def _notify_stuck(self, key: str) -> None:
-        with self._changed:
-            source = self._sources.get(key)
+        source = self._pollable(key)
         if source is None:
             return
         try:

@@ -93,17 +93,88 @@ def test_watch_keeps_models_within_each_other(watched: Watched, base_path: Path)
     assert watched.next_key() == "outer"
 
 
-def test_watch_refuses_a_path_over_a_link(watched: Watched, base_path: Path) -> None:
-    link = base_path.with_name("link")
-    link.symlink_to(base_path)
-    assert not watched.watch.watch("m", str(link))
+def switch(link: Path, target: Path) -> None:
+    """Replaces the link in one step, as deployments do."""
+    link.with_name("next").symlink_to(target)
+    link.with_name("next").rename(link)
+
+
+@pytest.fixture
+def link(base_path: Path) -> Path:
+    """A link to the base path, over another link in another directory."""
+    between = base_path.parent.parent / "links" / "between"
+    between.parent.mkdir()
+    between.symlink_to(base_path.parent, target_is_directory=True)
+    link = base_path.parent.parent / "link"
+    link.symlink_to("links/between/m")
+    return link
+
+
+def test_watch_over_links_sees_new_entries(watched: Watched, base_path: Path, link: Path) -> None:
+    assert watched.watch.watch("m", str(link))
+    (base_path / "1").mkdir()
+    assert watched.next_key() == "m"
+
+
+@pytest.mark.parametrize("name", ["link", "links/between"])
+def test_watch_calls_if_a_link_is_switched(
+    watched: Watched, base_path: Path, link: Path, name: str
+) -> None:
+    assert watched.watch.watch("m", str(link))
+    switch(link.parent / name, base_path.parent)
+    assert watched.next_key() == "m"
+
+
+def test_watch_calls_if_what_holds_a_link_moves(watched: Watched, link: Path) -> None:
+    assert watched.watch.watch("m", str(link))
+    (link.parent / "links").rename(link.parent / "gone")
+    assert watched.next_key() == "m"
+
+
+@pytest.mark.parametrize("is_switched", [True, False])
+def test_watch_calls_if_a_version_behind_links_changes(
+    watched: Watched, base_path: Path, link: Path, *, is_switched: bool
+) -> None:
+    export = base_path.parent.parent / "export"
+    export.mkdir()
+    current = export.with_name("current")
+    current.symlink_to(export)
+    (base_path / "1").symlink_to(current)
+    assert watched.watch.watch("m", str(base_path), ("1",))
+    if is_switched:
+        switch(current, base_path)
+    else:
+        export.rename(export.with_name("gone"))
+    assert watched.next_key() == "m"
+
+
+def test_watch_calls_if_a_version_link_is_switched(watched: Watched, base_path: Path) -> None:
+    (base_path / "1").symlink_to(base_path.parent)
+    assert watched.watch.watch("m", str(base_path), ("1",))
+    switch(base_path / "1", base_path)
+    assert watched.next_key() == "m"
+
+
+def test_watch_ignores_what_is_beside_a_link(watched: Watched, base_path: Path, link: Path) -> None:
+    assert watched.watch.watch("m", str(link))
+    (link.parent / "other").symlink_to(base_path)
+    (base_path / "1").mkdir()
+    assert watched.next_key() == "m"
+    assert watched.keys.empty()
 
 
 def test_watch_refuses_disks_that_others_change(
-    watched: Watched, base_path: Path, monkeypatch: pytest.MonkeyPatch
+    watched: Watched, base_path: Path, link: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.source.directory_watch.file_system_of", lambda path: "nfs4")
-    assert not watched.watch.watch("m", str(base_path))
+    """The file system of a link decides as much as that of the place where it leads."""
+    monkeypatch.setattr(
+        "serving.source.directory_watch.file_system_of",
+        lambda path: "nfs4" if path.endswith("/links") else "ext4",
+    )
+    with capture_logs() as logs:
+        assert watched.watch.watch("direct", str(base_path))
+        assert [watched.watch.watch(key, str(link)) for key in ("a", "b")] == [False, False]
+    assert [(log["event"], log["file_system"]) for log in logs] == [("base_path_polled", "nfs4")]
 
 
 def test_watch_of_missing_directory_logs_nothing(watched: Watched, base_path: Path) -> None:

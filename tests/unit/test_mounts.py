@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.source.mounts import file_system_of, file_system_type
+from serving.source.mounts import WATCHED_FILE_SYSTEMS, file_system_of, file_system_type
 
 MOUNT_INFO = """\
 24 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
@@ -29,4 +29,16 @@ def test_file_system_is_that_of_the_nearest_mount(path: str, expected: str) -> N
 
 def test_file_system_without_mounts_is_unknown(tmp_path: Path) -> None:
     assert file_system_type("/models", "") == ""
-    assert file_system_of("/models", tmp_path / "nowhere") == ""
+    assert file_system_of("/nowhere", tmp_path / "nowhere") == ""
+
+
+def test_file_system_in_a_chroot_is_known(tmp_path: Path) -> None:
+    """A chroot's mounts lack that of its own root."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("30 24 0:25 / /elsewhere rw - tmpfs tmpfs rw\n")
+    assert file_system_of(str(tmp_path)) in WATCHED_FILE_SYSTEMS
+    # The types of extended file systems have one number.
+    by_number = file_system_of(str(tmp_path), mounts)
+    assert by_number == file_system_of(str(tmp_path)).replace("ext3", "ext4").replace(
+        "ext2", "ext4"
+    )

@@ -1,12 +1,14 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.source.glance import MTIME_GRAIN_NS, Sight, glance
 from serving.source.poll_schedule import PollLimits
 from serving.source.poller_pool import PollerPool
 
@@ -176,23 +178,75 @@ def test_stopping_pool_skips_hanging_disk(pool: PollerPool):
 class WatchedDisk(Disk):
     """A source that is polled if its directory changes, and never by time."""
 
-    directory: Path
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+        self.shows_changes = True
 
     def poll(self, number: int) -> float | None:
         assert self.pool is not None
-        assert self.pool.watch("m", str(self.directory))
+        identity = glance(str(self.directory), ())
+        assert identity is not None
+        listed_ns = MTIME_GRAIN_NS if self.shows_changes else 0
+        sight = Sight(identity, (), 0, listed_ns, is_dated=True)
+        is_watched = self.pool.watch("m", str(self.directory), sight, PERIOD_SECONDS)
+        assert is_watched == self.shows_changes
         super().poll(number)
         return None
 
+    def has_polled(self, count: int) -> bool:
+        return self.poll_count == count
 
-def test_source_is_due_when_its_directory_changes(tmp_path: Path) -> None:
-    disk = WatchedDisk()
-    disk.directory = tmp_path
+
+PERIOD_SECONDS = 0.01
+
+
+@pytest.fixture(params=["ext4", "nfs4"])
+def watched_disk(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WatchedDisk]:
+    """A disk whose changes the kernel reports, or the glances of a round."""
+    monkeypatch.setattr("serving.source.directory_watch.file_system_of", lambda _: request.param)
+    disk = WatchedDisk(tmp_path)
     pool = disk.pool = PollerPool(LIMITS, SystemClock())
     pool.add("m", "group", disk, is_due=True)
     pool.start()
     disk.wait_for(lambda: disk.poll_count == 1)
-    (tmp_path / "1").mkdir()
-    disk.wait_for(lambda: disk.poll_count == 2)
+    yield disk
     pool.stop()
     assert pool.join(TIMEOUT_SECONDS)
+
+
+def test_source_is_due_when_its_directory_changes(watched_disk: WatchedDisk) -> None:
+    for version in (1, 2):
+        (watched_disk.directory / str(version)).mkdir()
+        watched_disk.wait_for(partial(watched_disk.has_polled, version + 1))
+
+
+@pytest.mark.parametrize("watched_disk", ["nfs4"], indirect=True)
+def test_sight_that_may_hide_changes_is_no_watch(watched_disk: WatchedDisk) -> None:
+    watched_disk.shows_changes = False
+    assert watched_disk.pool is not None
+    watched_disk.pool.wake("m")
+    watched_disk.wait_for(lambda: watched_disk.poll_count == 2)
+
+
+@pytest.mark.parametrize("watched_disk", ["nfs4"], indirect=True)
+def test_disk_that_hangs_in_a_round_is_reported(
+    watched_disk: WatchedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round itself is no model, so that only the model counts as stuck."""
+    pool, may_go_on = watched_disk.pool, threading.Event()
+    assert pool is not None
+
+    def hang(directory: str, links: tuple[str, ...]) -> None:
+        watched_disk.set_hangs(True)
+        may_go_on.wait(TIMEOUT_SECONDS)
+
+    monkeypatch.setattr("serving.source.glance_rounds.glance", hang)
+    watched_disk.wait_for(lambda: watched_disk.hanging_count > 0)
+    watched_disk.wait_for(lambda: pool.stuck_keys == {"m"})
+    assert pool.source_count == 1
+    may_go_on.set()
+    watched_disk.set_hangs(False)
+    watched_disk.wait_for(lambda: pool.stuck_keys == frozenset())

@@ -19,6 +19,7 @@ from serving.source.file_system_source import (
     fingerprint,
     list_children,
 )
+from serving.source.glance import Sight
 from serving.source.listing import Listing
 from serving.source.notes import Note
 from serving.source.poll_schedule import PollLimits
@@ -111,7 +112,7 @@ class FakePollers(PollerPool):
     def source_count(self) -> int:
         return self.model_count
 
-    def watch(self, key: str, directory: str) -> bool:
+    def watch(self, key: str, directory: str, sight: Sight, period_seconds: float) -> bool:
         self.tried_count += 1
         self.watched = directory if self.can_watch else None
         return self.can_watch
