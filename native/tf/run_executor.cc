@@ -18,6 +18,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/platform/denormal.h"
 
 namespace millpond::tf {
 namespace {
@@ -168,6 +169,20 @@ struct MadeKernels {
   bool has_asynchronous = false;
 };
 
+// TensorFlow's usual executor, which may run kernels on the calling thread.
+class UsualExecutor final : public tensorflow::Executor {
+ public:
+  explicit UsualExecutor(std::unique_ptr<Executor> executor) : executor_(std::move(executor)) {}
+
+ private:
+  void RunAsyncInternal(const Args& args, DoneCallback done) override {
+    const tsl::port::ScopedFlushDenormal as_on_threads_of_a_pool;
+    executor_->RunAsync(args, std::move(done));
+  }
+
+  const std::unique_ptr<Executor> executor_;
+};
+
 class RunExecutorFactory final : public tensorflow::ExecutorFactory {
  public:
   absl::Status NewExecutor(const LocalExecutorParams& params, const tensorflow::Graph& graph,
@@ -182,7 +197,11 @@ class RunExecutorFactory final : public tensorflow::ExecutorFactory {
     if (made_executors != nullptr) made_executors->Add(in_order.get());
     *made = std::move(in_order);
     if (*made != nullptr) return absl::OkStatus();
-    return tensorflow::NewExecutor(kUsualExecutor, fixed.params, *fixed.graph, made);
+    std::unique_ptr<Executor> usual;
+    const absl::Status status =
+        tensorflow::NewExecutor(kUsualExecutor, fixed.params, *fixed.graph, &usual);
+    if (status.ok()) *made = std::make_unique<UsualExecutor>(std::move(usual));
+    return status;
   }
 
  private:
@@ -219,6 +238,7 @@ absl::Status InOrderExecutor::Run(const Args& args) {
   if (session_parts() == nullptr) KeepSessionParts(args);
   const absl::Status fed = CheckFed(args.call_frame);
   if (!fed.ok()) return fed;
+  const tsl::port::ScopedFlushDenormal as_on_threads_of_a_pool;
   InOrderRun run{&taken_outputs_};
   InOrderRun* const outer = std::exchange(current_run, &run);
   const absl::Status ran = executor_->Run(args);
