@@ -11,9 +11,10 @@ from serving.base.absent_packages import absent_packages
 from serving.base.bill_of_materials import bundled_libraries
 from serving.base.clock import SystemClock
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE
-from serving.base.errors import FailedPrecondition, InvalidConfig, MillpondError
+from serving.base.errors import FailedPrecondition, InvalidConfig, MillpondError, ResourceExhausted
 from serving.base.lasting_objects import lasting_objects
 from serving.base.log_line import is_for_people, log_line
+from serving.base.no_threads import NO_THREAD_REMEDY, is_no_thread
 from serving.base.parent_process import stops_at_stdin_eof
 from serving.base.quiet_stderr import quiet_stderr
 from serving.base.tensorflow_package import MINOR_VERSION, installed_package, mismatch
@@ -115,6 +116,10 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
         with native_lines_as_events(is_human=is_human, write=write_lines):
             open_crash_page(native_module(), os.environ)
             return Server(config, reserved_port=reserved_port).run()
+    except RuntimeError as error:
+        if not is_no_thread(error):
+            raise
+        raise ResourceExhausted(f"the kernel grants no more threads: {NO_THREAD_REMEDY}") from error
     finally:
         flush_logs()
 

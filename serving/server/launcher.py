@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from serving.base.errors import InvalidConfig
+from serving.base.errors import FailedPrecondition, InvalidConfig
 from serving.server.early_stop import signals_kept
 
 JEMALLOC_FILE_NAME = "libjemalloc.so.2"
@@ -92,14 +92,14 @@ def preload_early(
     """Executes this process again at once, if `arguments` are those of a server that runs on jemalloc.
 
     `ensure_allocator` would do so too, but only after the imports that parse the flags, and the executed
-    process would repeat these imports. Does nothing if jemalloc is missing, because `ensure_allocator`
+    process would repeat these imports. Does nothing if jemalloc or /proc is missing, because `ensure_allocator`
     reports that.
     """
     if list(arguments[:1]) != ["serve"] or _NO_PRELOAD.search("\n".join(arguments)):
         return
-    if _MARKER in environment or (is_jemalloc_loaded() if is_loaded is None else is_loaded):
-        return
-    with suppress(InvalidConfig):
+    with suppress(InvalidConfig, FailedPrecondition):
+        if _MARKER in environment or (is_jemalloc_loaded() if is_loaded is None else is_loaded):
+            return
         _execute_again((find or find_jemalloc)(), sys.orig_argv, environment, execute)
 
 
@@ -124,9 +124,16 @@ def find_jemalloc(known_directories: Iterable[str] | None = None) -> str:
     return path_in_cache
 
 
-def is_jemalloc_loaded() -> bool:
-    """True if this process has run on jemalloc since its start."""
-    return "libjemalloc" in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+def is_jemalloc_loaded(maps: Path = Path("/proc/self/maps")) -> bool:
+    """True if this process has run on jemalloc since its start. Raises FailedPrecondition without /proc."""
+    try:
+        text = maps.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        # TensorFlow looks for its own executable there, and ends the process if it is missing.
+        raise FailedPrecondition(
+            "/proc is not mounted, and TensorFlow cannot load a model without it: mount -t proc proc /proc"
+        ) from None
+    return "libjemalloc" in text
 
 
 def raise_descriptor_limit() -> None:

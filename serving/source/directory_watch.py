@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from serving.base.no_threads import NO_THREAD_REMEDY
 from serving.source.mounts import WATCHED_FILE_SYSTEMS, file_system_of
 from serving.source.path_steps import PathSteps, path_steps
 
@@ -86,7 +87,7 @@ class DirectoryWatch:
                 self._log_foreign(foreign, directory)
                 return False
             return self._watch(key, (directory, links), steps)
-        except (OSError, ImportError) as error:
+        except (OSError, ImportError, RuntimeError) as error:
             self.forget(key)
             self._log_refusal(error)
             return False
@@ -142,7 +143,9 @@ class DirectoryWatch:
                 "directory_watch_refused",
                 reason=str(error),
                 consequence="some base paths are polled, which takes more of a core",
-                remedy=_REMEDIES.get(number, "none is needed"),
+                remedy=NO_THREAD_REMEDY
+                if isinstance(error, RuntimeError)
+                else _REMEDIES.get(number, "none is needed"),
             )
 
     def _is_new(self, reason: str) -> bool:
@@ -154,7 +157,9 @@ class DirectoryWatch:
     # --- Under the lock ---------------------------------------------------------------------------
 
     def _add(self, key: str, directory: PathSteps, links: Iterable[PathSteps]) -> None:
-        """Raises OSError if a directory cannot be watched, and ImportError without the library."""
+        """Raises OSError if a directory cannot be watched, ImportError without the library, and RuntimeError
+        if the kernel grants no thread.
+        """
         from inotify_simple import flags
 
         gone = flags.MOVE_SELF | flags.DELETE_SELF
@@ -179,13 +184,20 @@ class DirectoryWatch:
     def _begin(self) -> "INotify":
         from inotify_simple import INotify
 
-        self._inotify = INotify(nonblocking=True)
+        inotify = INotify(nonblocking=True)
         self._wake_fd = os.eventfd(0)
-        self._thread = threading.Thread(
-            target=self._run, args=(self._inotify,), name="directory-watch", daemon=True
+        thread = threading.Thread(
+            target=self._run, args=(inotify,), name="directory-watch", daemon=True
         )
-        self._thread.start()
-        return self._inotify
+        try:
+            thread.start()
+        except RuntimeError:
+            inotify.close()
+            os.close(self._wake_fd)
+            raise
+        # Only now, because nothing would read the events of a watch without the thread.
+        self._inotify, self._thread = inotify, thread
+        return inotify
 
     def _forget(self, key: str) -> None:
         self._directories.pop(key, None)

@@ -8,6 +8,7 @@ from typing import Protocol
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.no_threads import NO_THREAD_REMEDY
 from serving.source.directory_watch import DirectoryWatch
 from serving.source.glance import Sight
 from serving.source.glance_rounds import GlanceRound
@@ -16,7 +17,7 @@ from serving.source.poll_schedule import Poll, PollLimits, PollSchedule
 _log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 1.0
-"""The wait after a poll that raised, which is a bug."""
+"""The wait after a poll that raised, which is a bug, or after a thread that could not be started."""
 
 
 class Pollable(Protocol):
@@ -62,6 +63,8 @@ class PollerPool:
         # All poller threads, and the poller threads that run a poll now.
         self._threads: set[threading.Thread] = set()
         self._held_threads: set[threading.Thread] = set()
+        # True if the kernel granted no thread when one was last needed.
+        self._is_short = False
         self._is_stopping = False
         self._watch = threading.Thread(target=self._run_watch, name="poller-watch", daemon=True)
         self._directories = DirectoryWatch(self.wake)
@@ -206,18 +209,33 @@ class PollerPool:
     def _give_due(self) -> None:
         while (poll := self._schedule.take(self._clock.now_ns())) is not None:
             self._given.append(poll)
-            # A thread whose poll has just ended counts as free, although it does not wait for a poll yet.
-            if self._free_count < self._schedule.running_count:
-                self._free_count += 1
-                self._thread_count += 1
-                name = f"poller-{self._thread_count}"
-                thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._threads.add(thread)
-                thread.start()
             self._was_given.notify()
+        # A thread whose poll has just ended counts as free, although it does not wait for a poll yet.
+        while self._free_count < self._schedule.running_count:
+            was_short, self._is_short = self._is_short, not self._start_thread()
+            if self._is_short and not was_short:
+                _log.warning("poller_not_started", remedy=NO_THREAD_REMEDY)
+            if self._is_short:
+                return
+
+    def _start_thread(self) -> bool:
+        """Returns False if the kernel grants no thread. Then the running threads take the polls."""
+        name = f"poller-{self._thread_count + 1}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._threads.add(thread)
+        self._free_count += 1
+        self._thread_count += 1
+        return True
 
     def _wait(self) -> None:
         now_ns, due_ns = self._clock.now_ns(), self._schedule.next_due_ns()
+        if self._is_short:
+            retry_ns = now_ns + round(RETRY_SECONDS * NS_PER_SECOND)
+            due_ns = retry_ns if due_ns is None else min(due_ns, retry_ns)
         if self._is_stopping or (due_ns is not None and due_ns <= now_ns):
             return
         self._clock.wait(

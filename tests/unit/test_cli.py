@@ -53,6 +53,36 @@ def test_cli_taken_port_in_a_json_log_is_json():
     assert lines[1]["message"].startswith("millpond serve: ")
 
 
+_WITHOUT_A_THREAD = """
+import sys, threading
+from serving.commands.cli import main
+
+start = threading.Thread.start
+
+def start_unless_control(thread):
+    if thread.name == "control":
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = start_unless_control
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_cli_out_of_threads_names_the_remedy():
+    flags = ["--model_base_path=/m", "--host=127.0.0.1", "--port=0", "--rest_api_port=0"]
+    flags += ["--allocator=glibc", "--arena=false", "--log_format=json"]
+    ended = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_A_THREAD, "serve", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    last = json.loads(ended.stderr.splitlines()[-1])
+    assert (last["event"], "ulimit -u" in last["message"]) == ("serve_failed", True)
+
+
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [

@@ -1,5 +1,6 @@
 import errno
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -195,6 +196,23 @@ def test_watch_out_of_watches_logs_one_line(
         assert not watched.watch.watch("b", str(base_path))
     assert [log["event"] for log in logs] == ["directory_watch_refused"]
     assert "max_user_watches" in logs[0]["remedy"]
+
+
+def test_watch_without_a_thread_is_refused(
+    watched: Watched, base_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread would read the events, so that a watch would hide each change."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert not watched.watch.watch("m", str(base_path))
+    assert [log["event"] for log in logs] == ["directory_watch_refused"]
+    assert watched.watch.watch("m", str(base_path))
+    (base_path / "1").mkdir()
+    assert watched.next_key() == "m"
 
 
 def test_watch_that_loses_events_calls_each_key(

@@ -10,12 +10,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from serving.base.errors import InvalidConfig
+from serving.base.errors import FailedPrecondition, InvalidConfig
 from serving.server.launcher import (
     DEFAULT_MALLOC_CONF,
     JEMALLOC_FILE_NAME,
     ensure_allocator,
     find_jemalloc,
+    is_jemalloc_loaded,
     preload_early,
     raise_descriptor_limit,
     stop_at_eof,
@@ -218,6 +219,11 @@ def test_stop_at_eof_stops_only_on_closed_pipe():
     thread.join(10)
     os.close(reading)
     assert stopped.is_set()
+
+
+def test_launcher_without_proc_names_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(FailedPrecondition, match="mount -t proc"):
+        is_jemalloc_loaded(tmp_path / "maps")
 
 
 def test_launcher_process_hides_jemalloc_from_children():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from serving.base.clock import NS_PER_SECOND, SystemClock
+from serving.base.clock import NS_PER_SECOND, SystemClock, pause, seconds_since
 from serving.source.glance import MTIME_GRAIN_NS, Sight, glance
 from serving.source.poll_schedule import PollLimits
 from serving.source.poller_pool import PollerPool
@@ -173,6 +173,61 @@ def test_stopping_pool_skips_hanging_disk(pool: PollerPool):
     assert not pool.wait_until_idle("a", 0.01)
     disk.set_hangs(False)
     assert pool.wait_until_idle("a", TIMEOUT_SECONDS)
+
+
+def has_polled(disk: Disk) -> bool:
+    return disk.poll_count > 5
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    clock = SystemClock()
+    started_ns = clock.now_ns()
+    while not is_so():
+        assert seconds_since(clock, started_ns) < TIMEOUT_SECONDS
+        pause(clock, 0.001)
+
+
+@pytest.fixture
+def grants(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The number of threads that the kernel still grants for each first part of a name; without end if unset."""
+    granted: dict[str, int] = {}
+    start = threading.Thread.start
+
+    def start_if_granted(thread: threading.Thread) -> None:
+        kind = thread.name.split("-")[0]
+        if granted.get(kind, 1) < 1:
+            raise RuntimeError("can't start new thread")
+        if kind in granted:
+            granted[kind] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_granted)
+    return granted
+
+
+def test_pool_out_of_threads_polls_once_it_has_one(
+    pool: PollerPool, grants: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.source.poller_pool.RETRY_SECONDS", 0.01)
+    grants["poller"] = 0
+    disk = Disk()
+    with capture_logs() as logs:
+        pool.add("a", "d", disk, is_due=True)
+        wait_until(lambda: bool(logs))
+        grants["poller"] = 1
+        disk.wait_for(lambda: disk.poll_count > 1)
+    assert [log["event"] for log in logs] == ["poller_not_started"]
+    pool.remove("a")
+    assert pool.wait_until_idle("a", TIMEOUT_SECONDS)
+
+
+def test_pool_with_one_thread_polls_all_sources(pool: PollerPool, grants: dict[str, int]) -> None:
+    grants["poller"] = 1
+    disks = [Disk() for _ in range(3)]
+    for number, disk in enumerate(disks):
+        pool.add(str(number), str(number), disk, is_due=True)
+    for disk in disks:
+        disk.wait_for(partial(has_polled, disk))
 
 
 class WatchedDisk(Disk):
