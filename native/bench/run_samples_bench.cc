@@ -6,64 +6,18 @@
 #include <string>
 
 #include "native/base/clock.h"
+#include "native/bench/idle_servable.h"
 #include "native/bench/measure.h"
 #include "native/inference/run_samples.h"
-#include "native/tensor/dtype.h"
 #include "native/tensor/tensor_access.h"
 
 namespace millpond::bench {
 namespace {
 
-namespace dtype = tensor::dtype;
 using servable::RequestReservoir;
 
-constexpr int64_t kIdCount = 26;
-constexpr int64_t kDenseCount = 13;
-constexpr size_t kWordBytes = 40;
 // The time between two requests: longer than the reservoir ever waits between two samples.
 constexpr int64_t kLaterNs = 100'000'000;
-
-// A servable whose signature has the first `input_count` of `dense`, `ids` and `words`. Its run
-// does nothing.
-class IdleServable final : public servable::Servable {
- public:
-  explicit IdleServable(size_t input_count) {
-    signature_.name = tensor::kDefaultSignatureName;
-    signature_.inputs = {{"dense", "dense:0", dtype::kFloat, true, {-1, kDenseCount}},
-                         {"ids", "ids:0", dtype::kInt64, true, {-1, kIdCount}},
-                         {"words", "words:0", dtype::kString, true, {-1}}};
-    signature_.inputs.resize(input_count);
-    signature_.outputs.resize(2);
-  }
-  const tensor::Signature& signature() const { return signature_; }
-
-  const servable::ServableId& id() const override { return id_; }
-  const tensor::SignatureMap& signatures() const override { return signatures_; }
-  const std::string& signature_def_map() const override { return id_.name; }
-  base::Status MakeCallable(const tensor::Signature&, const tensor::OutputSet&) const override {
-    return {};
-  }
-  base::Status Run(const tensor::Signature&, const tensor::OutputSet&, const tensor::RunContext&,
-                   const tensor::TensorList&, tensor::TensorList*) const override {
-    return {};
-  }
-
- private:
-  const servable::ServableId id_{"ctr", 1};
-  const tensor::SignatureMap signatures_;
-  tensor::Signature signature_;
-};
-
-void MakeInputs(int64_t row_count, bool has_words, tensor::TensorList* inputs) {
-  inputs->Reset(has_words ? 3 : 2);
-  bool is_made = tensor::MakeTensor(dtype::kFloat, {row_count, kDenseCount}, 0, inputs).ok() &&
-                 tensor::MakeTensor(dtype::kInt64, {row_count, kIdCount}, 1, inputs).ok();
-  if (has_words) is_made &= tensor::MakeTensor(dtype::kString, {row_count}, 2, inputs).ok();
-  if (!is_made) std::abort();
-  for (int64_t i = 0; has_words && i < row_count; ++i) {
-    is_made &= tensor::SetString(2, i, std::string(kWordBytes, 'w'), inputs).ok();
-  }
-}
 
 void MeasureRequests(int64_t row_count, bool has_words) {
   const IdleServable servable(has_words ? 3 : 2);

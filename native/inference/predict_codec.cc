@@ -72,7 +72,9 @@ size_t InputBytes(const PredictRequestParts& parts, size_t index, size_t tensor_
 // Returns true if the input is in the request. The default has its own elements, so an input with
 // these elements was not sent.
 bool IsSent(const PredictRequestParts& parts, size_t index) {
-  const auto& default_value = parts.signature.inputs[index].default_value;
+  const tensor::TensorSpec& input = parts.signature.inputs[index];
+  if (parts.input_names != nullptr && !parts.input_names->Contains(input.name)) return false;
+  const auto& default_value = input.default_value;
   return default_value == nullptr || !tensor::IsSameTensor(parts.inputs, index, *default_value, 0);
 }
 
@@ -128,48 +130,56 @@ size_t EncodedPredictRequestBytes(const PredictRequestParts& parts) {
   return bytes;
 }
 
-void WritePredictRequest(const PredictRequestParts& parts, char* to) {
-  WireWriter writer(to);
-  writer.Delimited(kRequestModelSpec, SpecBytes(parts));
-  writer.BytesField(kSpecName, parts.model_name);
-  writer.BytesField(kSpecSignatureName, parts.signature.name);
+void WritePredictRequest(const PredictRequestParts& parts, WireWriter* writer) {
+  writer->Delimited(kRequestModelSpec, SpecBytes(parts));
+  writer->BytesField(kSpecName, parts.model_name);
+  writer->BytesField(kSpecSignatureName, parts.signature.name);
   for (size_t i = 0; i < parts.inputs.size(); ++i) {
     if (!IsSent(parts, i)) continue;
     const size_t tensor_bytes =
         tensor::EncodedTensorBytes(parts.inputs, i, kRequestEncoding, nullptr);
-    writer.Delimited(kRequestInputs, InputBytes(parts, i, tensor_bytes));
-    writer.BytesField(kMapKey, parts.signature.inputs[i].name);
-    writer.Delimited(kMapValue, tensor_bytes);
-    tensor::EncodeTensor(parts.inputs, i, kRequestEncoding, nullptr, &writer);
+    writer->Delimited(kRequestInputs, InputBytes(parts, i, tensor_bytes));
+    writer->BytesField(kMapKey, parts.signature.inputs[i].name);
+    writer->Delimited(kMapValue, tensor_bytes);
+    tensor::EncodeTensor(parts.inputs, i, kRequestEncoding, nullptr, writer);
   }
   ForEachFilterName(
-      parts, [&](const std::string& name) { writer.BytesField(kRequestOutputFilter, name); });
+      parts, [&](const std::string& name) { writer->BytesField(kRequestOutputFilter, name); });
+}
+
+PredictReplyWriter::PredictReplyWriter(const PredictReply& reply, base::ReplyBuffer* buffer)
+    : reply_(reply),
+      buffer_(buffer),
+      spec_bytes_(EncodedModelSpecBytes(reply.model_spec)),
+      bytes_(base::DelimitedBytes(kResponseModelSpec, spec_bytes_)) {
+  tensor_bytes_.reserve(reply.outputs.size());
+  for (const PredictReply::Output& output : reply.outputs) {
+    tensor_bytes_.push_back(
+        tensor::EncodedTensorBytes(reply.tensors, output.tensor_index, reply.encoding, buffer));
+    bytes_ += base::DelimitedBytes(kResponseOutputs, EntryBytes(output, tensor_bytes_.back()));
+  }
+}
+
+void PredictReplyWriter::Write(WireWriter* writer) const {
+  for (size_t i = 0; i < reply_.outputs.size(); ++i) {
+    const PredictReply::Output& output = reply_.outputs[i];
+    writer->Delimited(kResponseOutputs, EntryBytes(output, tensor_bytes_[i]));
+    writer->BytesField(kMapKey, *output.name);
+    writer->Delimited(kMapValue, tensor_bytes_[i]);
+    tensor::EncodeTensor(reply_.tensors, output.tensor_index, reply_.encoding, buffer_, writer);
+  }
+  writer->Delimited(kResponseModelSpec, spec_bytes_);
+  WriteModelSpec(reply_.model_spec, writer);
 }
 
 base::StatusOr<base::ReplyBytes> EncodePredictReply(const PredictReply& reply,
                                                     const base::ReplyLimits& limits) {
   base::ReplyBuffer buffer(limits);
-  const size_t spec_bytes = EncodedModelSpecBytes(reply.model_spec);
-  std::vector<size_t> tensor_bytes;  // of each output
-  tensor_bytes.reserve(reply.outputs.size());
-  size_t bytes = base::DelimitedBytes(kResponseModelSpec, spec_bytes);
-  for (const PredictReply::Output& output : reply.outputs) {
-    tensor_bytes.push_back(
-        tensor::EncodedTensorBytes(reply.tensors, output.tensor_index, reply.encoding, &buffer));
-    bytes += base::DelimitedBytes(kResponseOutputs, EntryBytes(output, tensor_bytes.back()));
-  }
-  char* const to = buffer.Extend(bytes);
+  const PredictReplyWriter response(reply, &buffer);
+  char* const to = buffer.Extend(response.bytes());
   if (to == nullptr) return buffer.status();
   WireWriter writer(to);
-  for (size_t i = 0; i < reply.outputs.size(); ++i) {
-    const PredictReply::Output& output = reply.outputs[i];
-    writer.Delimited(kResponseOutputs, EntryBytes(output, tensor_bytes[i]));
-    writer.BytesField(kMapKey, *output.name);
-    writer.Delimited(kMapValue, tensor_bytes[i]);
-    tensor::EncodeTensor(reply.tensors, output.tensor_index, reply.encoding, &buffer, &writer);
-  }
-  writer.Delimited(kResponseModelSpec, spec_bytes);
-  WriteModelSpec(reply.model_spec, &writer);
+  response.Write(&writer);
   return buffer.Take();
 }
 

@@ -1,10 +1,8 @@
 #include "native/inference/run_log.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
-#include "native/base/reply_buffer.h"
 #include "native/base/wire_writer.h"
 #include "native/inference/model_spec.h"
 #include "native/inference/predict_codec.h"
@@ -24,30 +22,6 @@ constexpr uint32_t kSamplingRate = 1;
 
 constexpr size_t kSamplingBytes = 1 + sizeof(double);  // a tag and a fixed64
 
-// The inputs of a run that may be logged, and the parts of the signature that name them.
-struct LoggedInputs {
-  tensor::Signature signature;
-  tensor::TensorList tensors;
-};
-
-LoggedInputs Allowed(const tensor::Signature& signature, const tensor::TensorList& inputs,
-                     const servable::LoggedNames& names) {
-  LoggedInputs allowed;
-  allowed.signature.name = signature.name;
-  allowed.signature.outputs = signature.outputs;
-  std::vector<size_t> indexes;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!names.Contains(signature.inputs[i].name)) continue;
-    allowed.signature.inputs.push_back(signature.inputs[i]);
-    indexes.push_back(i);
-  }
-  allowed.tensors.Reset(indexes.size());
-  for (size_t i = 0; i < indexes.size(); ++i) {
-    tensor::ShareTensor(inputs, indexes[i], i, &allowed.tensors);
-  }
-  return allowed;
-}
-
 // Lists the outputs that may be logged. The results are in the order of the signature's outputs.
 std::vector<PredictReply::Output> NamedOutputs(const tensor::Signature& signature,
                                                const tensor::OutputSet& outputs,
@@ -63,21 +37,23 @@ std::vector<PredictReply::Output> NamedOutputs(const tensor::Signature& signatur
   return named;
 }
 
-// The sizes of a PredictionLog and of its parts, which are computed before it is written.
+// A PredictionLog of one run. It computes the sizes first, and then writes each tensor of the run
+// once.
 class PredictionLogWriter {
  public:
-  PredictionLogWriter(const ModelSpec& spec, double sampling_rate,
-                      const PredictRequestParts& request, std::string_view response)
-      : spec_(spec),
+  // Borrows all.
+  PredictionLogWriter(double sampling_rate, const PredictRequestParts& request,
+                      const PredictReply& reply)
+      : spec_(reply.model_spec),
         sampling_rate_(sampling_rate),
         request_(request),
-        response_(response),
-        spec_bytes_(EncodedModelSpecBytes(spec)),
+        response_(reply),
+        spec_bytes_(EncodedModelSpecBytes(spec_)),
         metadata_bytes_(base::DelimitedBytes(kMetadataModelSpec, spec_bytes_) +
                         base::DelimitedBytes(kMetadataSampling, kSamplingBytes)),
         request_bytes_(EncodedPredictRequestBytes(request)),
         log_bytes_(base::DelimitedBytes(kPredictLogRequest, request_bytes_) +
-                   base::DelimitedBytes(kPredictLogResponse, response.size())) {}
+                   base::DelimitedBytes(kPredictLogResponse, response_.bytes())) {}
 
   size_t bytes() const {
     return base::DelimitedBytes(kLogMetadata, metadata_bytes_) +
@@ -94,16 +70,16 @@ class PredictionLogWriter {
     writer.Bytes(&sampling_rate_, sizeof sampling_rate_);
     writer.Delimited(kPredictLog, log_bytes_);
     writer.Delimited(kPredictLogRequest, request_bytes_);
-    WritePredictRequest(request_, writer.position());
-    base::WireWriter rest(writer.position() + request_bytes_);
-    rest.BytesField(kPredictLogResponse, response_);
+    WritePredictRequest(request_, &writer);
+    writer.Delimited(kPredictLogResponse, response_.bytes());
+    response_.Write(&writer);
   }
 
  private:
   const ModelSpec& spec_;
   const double sampling_rate_;
   const PredictRequestParts& request_;
-  const std::string_view response_;
+  const PredictReplyWriter response_;
   const size_t spec_bytes_;
   const size_t metadata_bytes_;
   const size_t request_bytes_;
@@ -156,19 +132,10 @@ void RunLog::GiveRun(Run* run, const servable::LoggedRequest& request) {
   reply.outputs = NamedOutputs(signature, run->outputs, settings_->outputs);
   reply.tensors = std::move(run->results);
   reply.encoding = tensor::TensorEncoding::kTensorContent;
-  base::ReplyLimits limits;
-  limits.bytes_max = log_->bytes_max();
-  const auto response = EncodePredictReply(reply, limits);
-  if (!response.ok()) return log_->Drop();
-  const auto put = [&](const tensor::Signature& named, const tensor::TensorList& inputs) {
-    const PredictRequestParts parts{reply.model_spec.name, named, run->outputs, inputs};
-    const PredictionLogWriter log(reply.model_spec, settings_->sampling_rate, parts,
-                                  response.value().view());
-    log_->Put(request, log.bytes(), [&](char* to) { log.Write(to); });
-  };
-  if (settings_->inputs.are_all) return put(signature, inputs_);
-  const LoggedInputs allowed = Allowed(signature, inputs_, settings_->inputs);
-  put(allowed.signature, allowed.tensors);
+  const PredictRequestParts parts{reply.model_spec.name, signature, run->outputs, inputs_,
+                                  &settings_->inputs};
+  const PredictionLogWriter log(settings_->sampling_rate, parts, reply);
+  log_->Put(request, log.bytes(), [&](char* to) { log.Write(to); });
 }
 
 }  // namespace millpond::inference

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "native/base/wire_reader.h"
+#include "native/base/wire_writer.h"
 #include "native/inference/predict_codec.h"
 #include "native/tensor/tensor_access.h"
 
@@ -36,7 +37,8 @@ void RunSamples::Give(int64_t now_ns) {
     // Another request, or an earlier run of this request, may have given this kind meanwhile.
     if (!reservoir_->Wants(run.kind, now_ns)) continue;
     std::string request(run.kind.request_bytes, '\0');
-    WritePredictRequest({model_name_, run.signature, run.outputs, run.inputs}, request.data());
+    base::WireWriter writer(request.data());
+    WritePredictRequest({model_name_, run.signature, run.outputs, run.inputs}, &writer);
     const std::string_view segment = request;
     reservoir_->Take(run.kind, {&segment, 1}, now_ns);
   }

@@ -35,8 +35,20 @@ void SetLog(RequestLog& self, double sampling_rate, Names inputs, Names outputs)
   self.Set({sampling_rate, LoggedNamesOf(std::move(inputs)), LoggedNamesOf(std::move(outputs))});
 }
 
-std::vector<tf::LoggedBatch> Take(RecordQueue& self) {
-  return WithoutGil([&] { return tf::TakeLoggedBatches(&self); });
+// The bytes of records that a call takes: a small part of the cache, and many records.
+constexpr size_t kTakeBytes = size_t{1} << 20U;
+
+using LoggedBatches = nb::typed<nb::list, tf::LoggedBatch>;
+
+// Removes the records only when Python has them, so that no failure on the way loses one.
+LoggedBatches Take(RecordQueue& self) {
+  tf::LoggedBatches read = WithoutGil([&] { return tf::ReadLoggedBatches(self, kTakeBytes); });
+  using Caster = nb::detail::make_caster<std::vector<tf::LoggedBatch>>;
+  auto batches =
+      nb::steal<LoggedBatches>(Caster::from_cpp(read.batches, nb::rv_policy::copy, nullptr));
+  if (!batches.is_valid()) nb::raise_python_error();
+  self.RemoveUpTo(read.end);
+  return batches;
 }
 
 }  // namespace

@@ -344,6 +344,13 @@ struct ValueClass<servable::RequestLogStatistics> {
                                              Field{"dropped_count", &Value::dropped_count}};
 };
 
+// Returns the bytes for Python; without a value, and with a MemoryError, if there is no memory for
+// them. The constructor of nanobind::bytes would throw, which ends the process in a conversion.
+inline nanobind::bytes BytesOf(const std::string& bytes) {
+  return nanobind::steal<nanobind::bytes>(
+      PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size())));
+}
+
 template <>
 struct ValueClass<tf::LoggedBatch> {
   using Value = tf::LoggedBatch;
@@ -351,13 +358,8 @@ struct ValueClass<tf::LoggedBatch> {
   static constexpr char kName[] = "LoggedBatch";
   static constexpr auto kFields =
       std::tuple{Field{"log_id", &Value::log_id}, Field{"record_count", &Value::record_count},
-                 Field{"frames",
-                       +[](const Value& batch) {
-                         return nanobind::bytes(batch.frames.data(), batch.frames.size());
-                       }},
-                 Field{"heads", +[](const Value& batch) {
-                         return nanobind::bytes(batch.heads.data(), batch.heads.size());
-                       }}};
+                 Field{"frames", +[](const Value& batch) { return BytesOf(batch.frames); }},
+                 Field{"heads", +[](const Value& batch) { return BytesOf(batch.heads); }}};
 };
 
 template <>

@@ -54,6 +54,28 @@ void RecordQueue::Commit(char* record, size_t bytes) {
   __atomic_store_n(head, bytes << kKindBits | kRecord, __ATOMIC_RELEASE);
 }
 
+uint64_t RecordQueue::FindEnd(size_t bytes_max) const {
+  const uint64_t first = begin_.load(std::memory_order_relaxed);
+  const uint64_t last = end_.load(std::memory_order_relaxed);
+  uint64_t end = first;
+  while (end < last && end - first < bytes_max) {
+    const uint64_t mark = __atomic_load_n(HeadAt(end), __ATOMIC_ACQUIRE);
+    if (mark == kIncomplete) break;
+    end += EntryBytes(mark >> kKindBits);
+  }
+  return end;
+}
+
+void RecordQueue::RemoveUpTo(uint64_t end) {
+  for (uint64_t begin = begin_.load(std::memory_order_relaxed); begin < end;) {
+    uint64_t* const head = HeadAt(begin);
+    const size_t entry_bytes = EntryBytes(*head >> kKindBits);
+    std::memset(head, 0, entry_bytes);
+    begin += entry_bytes;
+    begin_.store(begin, std::memory_order_release);
+  }
+}
+
 size_t RecordQueue::used_bytes() const {
   const uint64_t begin = begin_.load(std::memory_order_acquire);
   return end_.load(std::memory_order_acquire) - begin;

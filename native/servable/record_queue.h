@@ -13,13 +13,14 @@ namespace millpond::servable {
 // A bounded queue of byte records, from threads that must not wait to one reader that may be slow.
 //
 // Theory of operation. The records lie one after the other in a ring of memory. A writer takes its
-// place by moving `end_`, writes its record there, and marks it as complete. The reader takes
-// complete records in the order of their places. It fills each place with zeros before it moves
-// `begin_`, so that a place that is taken again reads as incomplete. Neither side takes a lock or
-// uses the heap, so a reader of idle priority that loses its core delays no writer. A writer that
-// loses its core delays only the reader.
+// place by moving `end_`, writes its record there, and marks it as complete. The reader reads
+// complete records in the order of their places, and removes them once it has what it needs of
+// them. It fills each place with zeros before it moves `begin_`, so that a place that is taken
+// again reads as incomplete. Neither side takes a lock or uses the heap, so a reader of idle
+// priority that loses its core delays no writer. A writer that loses its core delays only the
+// reader.
 //
-// Thread: Begin and Commit: any number at once. TakeAll: one at a time.
+// Thread: Begin and Commit: any number at once. FindEnd, VisitUpTo and RemoveUpTo: one reader.
 // Cost: Begin is one compare-and-swap. The ring is allocated at once; its pages become resident as
 // records reach them, and stay.
 class RecordQueue {
@@ -39,24 +40,26 @@ class RecordQueue {
   // Gives the record to the reader. `record` is from Begin(bytes).
   void Commit(char* record, size_t bytes);
 
-  // Calls `take(record)` for each complete record up to the first incomplete one, in order, and
-  // removes it. Leaves records that come meanwhile.
-  template <typename Take>
-  void TakeAll(Take take) {
-    const uint64_t end = end_.load(std::memory_order_relaxed);
+  // The reader's side, in three steps, so that a reader that fails midway loses no record.
+
+  // Finds the end of the complete records at the front of the queue: the position behind the first
+  // that brings them to `bytes_max` with their heads, or before the first incomplete one.
+  uint64_t FindEnd(size_t bytes_max) const;
+  // Calls `visit(record)` for each record up to `end`, in order. They stay in the queue.
+  template <typename Visit>
+  void VisitUpTo(uint64_t end, Visit visit) const {
     for (uint64_t begin = begin_.load(std::memory_order_relaxed); begin < end;) {
-      uint64_t* const head = HeadAt(begin);
-      const uint64_t mark = __atomic_load_n(head, __ATOMIC_ACQUIRE);
-      if (mark == kIncomplete) return;
-      const size_t bytes = mark >> kKindBits;
-      if ((mark & kRecord) != 0) take(std::string_view(BodyOf(head), bytes));
-      std::memset(head, 0, EntryBytes(bytes));
+      const uint64_t* const head = HeadAt(begin);
+      const size_t bytes = *head >> kKindBits;
+      if ((*head & kRecord) != 0) visit(std::string_view(BodyOf(head), bytes));
       begin += EntryBytes(bytes);
-      begin_.store(begin, std::memory_order_release);
     }
   }
+  // Removes the records up to `end`. It cannot fail.
+  void RemoveUpTo(uint64_t end);
 
-  // The bytes of records that are not taken yet, with their heads and those that are being written.
+  // The bytes of records that are not removed yet, with their heads and those that are being
+  // written.
   size_t used_bytes() const;
 
  private:
@@ -75,7 +78,10 @@ class RecordQueue {
     return sizeof(uint64_t) + (body_bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t) * 8;
   }
   static char* BodyOf(uint64_t* head) { return reinterpret_cast<char*>(head + 1); }
-  uint64_t* HeadAt(uint64_t position) {
+  static const char* BodyOf(const uint64_t* head) {
+    return reinterpret_cast<const char*>(head + 1);
+  }
+  uint64_t* HeadAt(uint64_t position) const {
     return ring_.get() + (position & (capacity_ - 1)) / sizeof(uint64_t);
   }
 

@@ -15,11 +15,6 @@ void RequestLog::Set(RequestLogSettings settings) {
   settings_.store(all_settings_.back().get(), std::memory_order_release);
 }
 
-void RequestLog::Drop() {
-  sampled_count_.fetch_add(1, std::memory_order_relaxed);
-  dropped_count_.fetch_add(1, std::memory_order_release);
-}
-
 // Reads dropped_count_ first, which is counted last, so that no request is dropped that was not
 // sampled.
 RequestLogStatistics RequestLog::Statistics() const {

@@ -67,8 +67,6 @@ class RequestLog {
     return settings != nullptr && IsDrawn(settings->sampling_rate) ? settings : nullptr;
   }
 
-  // The largest PredictionLog that the queue takes.
-  size_t bytes_max() const { return queue_->record_bytes_max() - sizeof(LoggedRequest); }
   // Queues a record whose PredictionLog has `bytes`, which `write(char*)` writes. Counts it as
   // sampled, and as dropped if there is no room.
   template <typename Write>
@@ -84,9 +82,6 @@ class RequestLog {
     write(record + sizeof request);
     queue_->Commit(record, sizeof request + bytes);
   }
-  // Counts a request that was sampled and cannot be queued.
-  void Drop();
-
   RequestLogStatistics Statistics() const;
 
  private:

@@ -22,6 +22,40 @@ void AppendValue(T value, std::string* to) {
   to->append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
+constexpr size_t kHeadBytes = sizeof(servable::LoggedRequest);
+// The length and the two checksums of a frame.
+constexpr size_t kFrameBytes = sizeof(uint64_t) + 2 * sizeof(uint32_t);
+
+uint64_t LogOf(std::string_view record) {
+  servable::LoggedRequest head;
+  std::memcpy(&head, record.data(), kHeadBytes);
+  return head.log_id;
+}
+
+// Makes the batch of one log. It computes the size first, because a buffer that grows maps and
+// unmaps memory, and the kernel's lock for that delays the page faults of all threads.
+class BatchMaker {
+ public:
+  void Expect(std::string_view record) {
+    batch_.record_count += 1;
+    frames_bytes_ += record.size() - kHeadBytes + kFrameBytes;
+  }
+  void Reserve(uint64_t log_id) {
+    batch_.log_id = log_id;
+    batch_.heads.reserve(batch_.record_count * kHeadBytes);
+    batch_.frames.reserve(frames_bytes_);
+  }
+  void Add(std::string_view record) {
+    batch_.heads.append(record.substr(0, kHeadBytes));
+    AppendRecordFrame(record.substr(kHeadBytes), &batch_.frames);
+  }
+  LoggedBatch Take() { return std::move(batch_); }
+
+ private:
+  LoggedBatch batch_;
+  size_t frames_bytes_ = 0;
+};
+
 }  // namespace
 
 void AppendRecordFrame(std::string_view record, std::string* frames) {
@@ -32,21 +66,15 @@ void AppendRecordFrame(std::string_view record, std::string* frames) {
   AppendValue(MaskedCrc32c(record.data(), record.size()), frames);
 }
 
-std::vector<LoggedBatch> TakeLoggedBatches(servable::RecordQueue* queue) {
-  std::map<uint64_t, LoggedBatch> by_log;
-  queue->TakeAll([&](std::string_view record) {
-    constexpr size_t kHeadBytes = sizeof(servable::LoggedRequest);
-    servable::LoggedRequest head;
-    std::memcpy(&head, record.data(), kHeadBytes);
-    LoggedBatch& batch = by_log[head.log_id];
-    batch.log_id = head.log_id;
-    batch.record_count += 1;
-    batch.heads.append(record.substr(0, kHeadBytes));
-    AppendRecordFrame(record.substr(kHeadBytes), &batch.frames);
-  });
-  std::vector<LoggedBatch> batches;
-  for (auto& [id, batch] : by_log) batches.push_back(std::move(batch));
-  return batches;
+LoggedBatches ReadLoggedBatches(const servable::RecordQueue& queue, size_t bytes_max) {
+  LoggedBatches read;
+  read.end = queue.FindEnd(bytes_max);
+  std::map<uint64_t, BatchMaker> by_log;
+  queue.VisitUpTo(read.end, [&](std::string_view record) { by_log[LogOf(record)].Expect(record); });
+  for (auto& [id, maker] : by_log) maker.Reserve(id);
+  queue.VisitUpTo(read.end, [&](std::string_view record) { by_log[LogOf(record)].Add(record); });
+  for (auto& [id, maker] : by_log) read.batches.push_back(maker.Take());
+  return read;
 }
 
 }  // namespace millpond::tf

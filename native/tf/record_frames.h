@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,8 +22,15 @@ struct LoggedBatch {
   std::string heads;   // a servable::LoggedRequest for each
 };
 
-// Takes the complete records of RequestLogs from `queue`, in the order of the logs' ids. One thread
-// at a time.
-std::vector<LoggedBatch> TakeLoggedBatches(servable::RecordQueue* queue);
+// The records up to `end` of a queue, in the order of their logs' ids.
+struct LoggedBatches {
+  std::vector<LoggedBatch> batches;
+  uint64_t end = 0;  // for RecordQueue::RemoveUpTo
+};
+
+// Reads the complete records of RequestLogs at the front of `queue`: up to `bytes_max`, and the one
+// that exceeds it. They stay in the queue, so a caller that runs out of memory loses none. One
+// thread at a time. Cost: allocates each batch once, at its size.
+LoggedBatches ReadLoggedBatches(const servable::RecordQueue& queue, size_t bytes_max);
 
 }  // namespace millpond::tf

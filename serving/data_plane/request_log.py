@@ -38,7 +38,10 @@ class RecordQueue(Protocol):
     """
 
     def take(self) -> Sequence[LoggedBatch]:
-        """Takes the records that are there, in the order of their logs' ids."""
+        """Takes the first 1 MiB or so of the records that are there, in the order of their logs' ids.
+
+        If it raises MemoryError, all records stay in the queue.
+        """
 
     @property
     def used_bytes(self) -> int:

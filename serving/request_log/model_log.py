@@ -18,6 +18,11 @@ FAILURE_LOG_SECONDS = 60.0
 RECORDS_ARE_DROPPED = "records are dropped and counted until the disk takes them again"
 """The consequence of most failures of a disk."""
 
+HIDDEN_FILE = "a power failure may hide the last file, which is complete"
+EXCEEDED_BUDGET = "complete files may take more than disk_bytes_max until the next one is complete"
+LATE_UPLOAD = "the last file is sent with the next one"
+"""The consequences of failures after a file is complete, which lose no record."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -92,9 +97,9 @@ class _OpenFile:
 class ModelLog:
     """Writes the records of one model to files of one target. Thread: one at a time.
 
-    No method raises an OSError. If the disk fails, the records that it did not take are counted as dropped,
-    and if the end of a file fails in any way, its records too.
-    The first failure of a minute is logged, and the next batch tries again.
+    No method raises an exception. Each record is counted once: as dropped if its batch or the end of its file
+    fails, whatever the failure is, and as written when its file is complete. No failure after that counts
+    it again. The first failure of a minute is logged, and the next batch tries again.
     """
 
     def __init__(
@@ -128,16 +133,15 @@ class ModelLog:
     def write(self, batch: LoggedBatch) -> None:
         """Appends the records of a batch, and completes the file if it is large enough."""
         try:
-            self._add(batch)
-        except OSError as error:
+            opened = self._add(batch)
+        except Exception as error:  # noqa: BLE001 (a bug or no memory; the records are counted)
             self._counts.dropped_count += batch.record_count
             self._failed(error)
             # If this file is at a limit, a new one has room.
             self.complete()
             return
-        assert self._open is not None
-        self._open.record_count += batch.record_count
-        if self._open.content.size_bytes >= self._target.settings.file_bytes_max:
+        opened.record_count += batch.record_count
+        if opened.content.size_bytes >= self._target.settings.file_bytes_max:
             self.complete()
 
     def complete_if_old(self) -> None:
@@ -167,33 +171,35 @@ class ModelLog:
         self._counts.written_count += opened.record_count
         self._counts.file_count += 1
         self._counts.byte_count += size_bytes
-        self._sync_directory()
-        self._keep_to_budget()
-        self._on_complete()
+        self._try(self._files.sync_directory, HIDDEN_FILE)
+        self._try(self._keep_to_budget, EXCEEDED_BUDGET)
+        self._try(self._on_complete, LATE_UPLOAD)
 
-    def _add(self, batch: LoggedBatch) -> None:
-        if self._open is not None and self._open.content.add(batch):
-            return
-        self.complete()
-        self._open = self._begun()
-        self._open.content.add(batch)
+    def _add(self, batch: LoggedBatch) -> _OpenFile:
+        """Appends the records to the open file or to a new one, which it returns."""
+        if self._open is None or not self._open.content.add(batch):
+            self.complete()
+            self._open = self._begun()
+            self._open.content.add(batch)
+        return self._open
 
     def _begun(self) -> _OpenFile:
         file = self._files.begin(self._clock.wall_ns())
-        return _OpenFile(file, self._make_writer(file.descriptor), self._clock.now_ns())
-
-    def _sync_directory(self) -> None:
         try:
-            self._files.sync_directory()
-        except OSError as error:
-            self._failed(error, "a power failure may hide the last file, which is complete")
+            return _OpenFile(file, self._make_writer(file.descriptor), self._clock.now_ns())
+        except Exception:
+            self._files.discard(file)
+            raise
+
+    def _try(self, step: Callable[[], object], consequence: str) -> None:
+        """Does a step after a file is complete, whose records are counted already."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 (a bug; the file is complete all the same)
+            self._failed(error, consequence)
 
     def _keep_to_budget(self) -> None:
-        try:
-            deleted = self._files.delete_oldest(self._target.settings.disk_bytes_max)
-        except OSError as error:
-            self._failed(error)
-            return
+        deleted = self._files.delete_oldest(self._target.settings.disk_bytes_max)
         self._counts.deleted_file_count += len(deleted)
         self._counts.deleted_byte_count += sum(file.size_bytes for file in deleted)
         if deleted and self._target.logging.is_uploaded:

@@ -38,6 +38,10 @@ QUEUE_BYTES_MAX = 64 * 2**20
 """The memory for records that wait to be written, for all models together: a second of 64 MB/s, or a
 minute of 1 MB/s while a disk stands still."""
 
+TAKES_MAX = 64
+"""The takes of a turn: enough for a full queue, because each takes 1 MiB or all that is there. So a turn
+ends, and files complete at their age, however fast records come."""
+
 PERIOD_SECONDS = 0.25
 """The time between two turns of the writer: short beside the time in which the queue fills, and long
 beside the work of a turn."""
@@ -244,8 +248,12 @@ class RequestLogs:
         for log in self._logs():
             if log.writer is None and log.wanted is not None:
                 self._adopt(log, log.wanted)
-        for batch in self._queue.take():
-            self._write(batch)
+        for _ in range(TAKES_MAX):
+            batches = self._queue.take()
+            for batch in batches:
+                self._write(batch)
+            if not batches:
+                break
         for log in self._logs():
             if log.writer is None:
                 continue
@@ -259,10 +267,12 @@ class RequestLogs:
                 log.writer.complete_if_old()
 
     def _write_last(self) -> None:
-        self.write_now()
-        for log in self._logs():
-            if log.writer is not None:
-                log.writer.complete()
+        try:
+            self.write_now()
+        finally:
+            for log in self._logs():
+                if log.writer is not None:
+                    log.writer.complete()
 
     def _write(self, batch: LoggedBatch) -> None:
         with self._lock:
@@ -273,11 +283,7 @@ class RequestLogs:
             else:
                 log.counts.late_count += batch.record_count
             return
-        try:
-            log.writer.write(batch)
-        except Exception:  # noqa: BLE001 (a bug; the batches of the other models must be written)
-            log.counts.dropped_count += batch.record_count
-            _log.exception("request_log_broken", model=log.name)
+        log.writer.write(batch)
 
     def _adopt(self, log: _Log, target: LogTarget) -> None:
         """Makes the writer of a log. If it fails, only this log's records are dropped until the next turn."""

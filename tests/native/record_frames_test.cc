@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "native/servable/request_log.h"
 #include "xla/tsl/lib/io/record_reader.h"
@@ -29,6 +32,12 @@ std::vector<std::string> ReadByTensorFlow(const std::string& frames) {
   return records;
 }
 
+void PutText(servable::RequestLog& log, const std::string& text, int64_t version = 0) {
+  servable::LoggedRequest request;
+  request.version = version;
+  log.Put(request, text.size(), [&](char* to) { text.copy(to, text.size()); });
+}
+
 TEST(RecordFrames, TensorFlowReadsThem) {
   const std::vector<std::string> records = {"", "one", std::string(100'000, 'x')};
   std::string frames;
@@ -40,15 +49,10 @@ TEST(RecordFrames, BatchesKeepTheLogsApart) {
   const auto queue = std::make_shared<servable::RecordQueue>(4096);
   servable::RequestLog first(queue, 1);
   servable::RequestLog second(queue, 2);
-  const auto put = [](servable::RequestLog& log, const std::string& text, int64_t version) {
-    servable::LoggedRequest request;
-    request.version = version;
-    log.Put(request, text.size(), [&](char* to) { text.copy(to, text.size()); });
-  };
-  put(second, "b", 20);
-  put(first, "a", 10);
-  put(second, "c", 21);
-  const std::vector<LoggedBatch> batches = TakeLoggedBatches(queue.get());
+  PutText(second, "b", 20);
+  PutText(first, "a", 10);
+  PutText(second, "c", 21);
+  const std::vector<LoggedBatch> batches = ReadLoggedBatches(*queue, SIZE_MAX).batches;
   ASSERT_EQ(batches.size(), 2);
   EXPECT_EQ(batches[0].log_id, 1);
   EXPECT_EQ(batches[1].log_id, 2);
@@ -59,7 +63,23 @@ TEST(RecordFrames, BatchesKeepTheLogsApart) {
   std::memcpy(heads, batches[1].heads.data(), sizeof heads);
   EXPECT_EQ(heads[0].version, 20);
   EXPECT_EQ(heads[1].version, 21);
-  EXPECT_TRUE(TakeLoggedBatches(queue.get()).empty());
+}
+
+TEST(RecordFrames, ReadRecordsStayInTheQueue) {
+  const auto queue = std::make_shared<servable::RecordQueue>(4096);
+  servable::RequestLog log(queue, 1);
+  for (const char* const text : {"a", "b", "c"}) PutText(log, text);
+  const size_t entry_bytes = queue->used_bytes() / 3;
+  const auto read = [&] { return ReadLoggedBatches(*queue, 2 * entry_bytes); };
+  const auto of = [](const LoggedBatches& batches) {
+    return ReadByTensorFlow(batches.batches.at(0).frames);
+  };
+  EXPECT_EQ(of(read()), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(of(read()), (std::vector<std::string>{"a", "b"}));
+  queue->RemoveUpTo(read().end);
+  EXPECT_EQ(of(read()), std::vector<std::string>{"c"});
+  queue->RemoveUpTo(read().end);
+  EXPECT_TRUE(read().batches.empty());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <random>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/native/queued_records.h"
 #include "tests/native/threads.h"
 
 namespace millpond::servable {
@@ -29,7 +31,7 @@ bool Put(RecordQueue& queue, const std::string& record) {
 
 std::vector<std::string> Taken(RecordQueue& queue) {
   std::vector<std::string> records;
-  queue.TakeAll([&](std::string_view record) { records.emplace_back(record); });
+  testing::TakeAll(queue, [&](std::string_view record) { records.emplace_back(record); });
   return records;
 }
 
@@ -68,7 +70,35 @@ TEST(RecordQueueTest, ReaderStopsBeforeAnIncompleteRecord) {
   EXPECT_EQ(Taken(queue), (std::vector<std::string>{"second", "third"}));
 }
 
-// Puts and takes records of random sizes, and compares with a queue that has no ring.
+TEST(RecordQueueTest, RecordsStayUntilTheyAreRemoved) {
+  RecordQueue queue(kCapacity);
+  ASSERT_TRUE(Put(queue, "first"));
+  const uint64_t end = queue.FindEnd(SIZE_MAX);
+  ASSERT_TRUE(Put(queue, "second"));
+  const auto visited = [&] {
+    std::vector<std::string> records;
+    queue.VisitUpTo(end, [&](std::string_view record) { records.emplace_back(record); });
+    return records;
+  };
+  EXPECT_EQ(visited(), std::vector<std::string>{"first"});
+  EXPECT_EQ(visited(), std::vector<std::string>{"first"});
+  queue.RemoveUpTo(end);
+  EXPECT_EQ(Taken(queue), std::vector<std::string>{"second"});
+}
+
+TEST(RecordQueueTest, EndIsBehindTheRecordThatFillsTheBytes) {
+  RecordQueue queue(kCapacity);
+  const std::string record(2 * kHeadBytes, 'r');
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Put(queue, record));
+  const size_t entry_bytes = kHeadBytes + record.size();
+  EXPECT_EQ(queue.FindEnd(1), entry_bytes);
+  EXPECT_EQ(queue.FindEnd(entry_bytes), entry_bytes);
+  EXPECT_EQ(queue.FindEnd(entry_bytes + 1), 2 * entry_bytes);
+  EXPECT_EQ(queue.FindEnd(SIZE_MAX), 3 * entry_bytes);
+}
+
+// Puts and takes records of random sizes, and compares with a queue that has no ring. Some reads
+// fail before the records are removed.
 TEST(RecordQueueTest, RingKeepsEveryRecordOverManyRounds) {
   RecordQueue queue(kCapacity);
   std::deque<std::string> expected;
@@ -82,13 +112,17 @@ TEST(RecordQueueTest, RingKeepsEveryRecordOverManyRounds) {
       ++put_count;
     }
     if (random() % 4 > 0) continue;
-    for (const std::string& taken : Taken(queue)) {
-      ASSERT_FALSE(expected.empty());
-      ASSERT_EQ(taken, expected.front());
-      expected.pop_front();
-    }
-    ASSERT_TRUE(expected.empty());
+    const uint64_t end = queue.FindEnd(random() % kCapacity);
+    size_t visited_count = 0;
+    queue.VisitUpTo(end, [&](std::string_view visited) {
+      ASSERT_LT(visited_count, expected.size());
+      ASSERT_EQ(visited, expected[visited_count++]);
+    });
+    if (random() % 8 == 0) continue;
+    queue.RemoveUpTo(end);
+    expected.erase(expected.begin(), expected.begin() + static_cast<int64_t>(visited_count));
   }
+  EXPECT_EQ(Taken(queue), std::vector<std::string>(expected.begin(), expected.end()));
   EXPECT_GT(put_count, 5'000);
 }
 
@@ -124,7 +158,7 @@ TEST(RecordQueueTest, WritersAtOnceLoseAndMixNothing) {
   };
   testing::RunTogether(kWriters + 1, [&](int thread) {
     if (thread == kWriters) {
-      while (writing_count.load() > 0) queue.TakeAll(check);
+      while (writing_count.load() > 0) testing::TakeAll(queue, check);
       return;
     }
     for (uint64_t number = 0; number < kRecords; ++number) {
@@ -132,7 +166,7 @@ TEST(RecordQueueTest, WritersAtOnceLoseAndMixNothing) {
     }
     writing_count -= 1;
   });
-  queue.TakeAll(check);
+  testing::TakeAll(queue, check);
   EXPECT_EQ(taken_count + refused_count.load(), kWriters * kRecords);
   EXPECT_GT(taken_count, 0);
 }

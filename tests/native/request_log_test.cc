@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/native/queued_records.h"
 #include "tests/native/threads.h"
 
 namespace millpond::servable {
@@ -77,7 +78,7 @@ TEST_F(RequestLogTest, RecordHasItsHeadAndItsLog) {
   request.version = 3;
   PutText(log_, "a log", request);
   std::vector<std::string> records;
-  queue_->TakeAll([&](std::string_view record) { records.emplace_back(record); });
+  testing::TakeAll(*queue_, [&](std::string_view record) { records.emplace_back(record); });
   ASSERT_EQ(records.size(), 1);
   LoggedRequest head;
   ASSERT_EQ(records[0].size(), sizeof head + 5);
@@ -90,11 +91,11 @@ TEST_F(RequestLogTest, RecordHasItsHeadAndItsLog) {
 }
 
 TEST_F(RequestLogTest, RecordWithoutRoomIsCountedAsDropped) {
-  const std::string text(log_.bytes_max(), 't');
+  const std::string text(queue_->record_bytes_max() - sizeof(LoggedRequest), 't');
   for (int i = 0; i < 9; ++i) PutText(log_, text);
-  log_.Drop();
+  PutText(log_, text + "t");
   size_t taken_count = 0;
-  queue_->TakeAll([&](std::string_view) { ++taken_count; });
+  testing::TakeAll(*queue_, [&](std::string_view) { ++taken_count; });
   EXPECT_GT(taken_count, 0);
   const RequestLogStatistics statistics = log_.Statistics();
   EXPECT_EQ(statistics.sampled_count, 10);
@@ -108,7 +109,7 @@ TEST_F(RequestLogTest, TakenAndDroppedAreWhatWasSampled) {
   std::atomic<int> running_count{kRequestThreads};
   std::atomic<int64_t> put_count{0};
   int64_t taken_count = 0;
-  const auto take = [&] { queue_->TakeAll([&](std::string_view) { ++taken_count; }); };
+  const auto take = [&] { testing::TakeAll(*queue_, [&](std::string_view) { ++taken_count; }); };
   testing::RunTogether(kRequestThreads + 2, [&](int thread) {
     if (thread == kRequestThreads) {
       while (running_count.load() > 0) take();

@@ -14,6 +14,7 @@
 #include "native/servable/request_reservoir.h"
 #include "tests/native/echo_servable.h"
 #include "tests/native/infer_messages.h"
+#include "tests/native/queued_records.h"
 #include "tests/native/served_models.h"
 #include "tests/native/serving_maps.h"
 #include "tests/native/tf_example_messages.h"
@@ -146,7 +147,7 @@ TEST_F(RequestSampling, AnsweredRequestIsLoggedAndAFailedOneIsNot) {
   // A request is logged after its reply has gone out.
   std::vector<std::string> records;
   while (records.empty()) {
-    queue->TakeAll([&](std::string_view record) { records.emplace_back(record); });
+    TakeAll(*queue, [&](std::string_view record) { records.emplace_back(record); });
     std::this_thread::yield();
   }
   EXPECT_EQ(records.size(), 1);

@@ -14,6 +14,7 @@
 #include "native/inference/predict_codec.h"
 #include "native/tf/tensor_storage.h"
 #include "tests/native/fake_servable.h"
+#include "tests/native/queued_records.h"
 #include "tests/native/tensors.h"
 
 namespace millpond::inference {
@@ -111,7 +112,7 @@ class RunLogTest : public ::testing::Test {
 
   std::vector<Logged> Records() {
     std::vector<Logged> all;
-    queue_->TakeAll([&](std::string_view record) {
+    testing::TakeAll(*queue_, [&](std::string_view record) {
       Logged logged;
       std::memcpy(&logged.head, record.data(), sizeof logged.head);
       const std::string log(record.substr(sizeof logged.head));

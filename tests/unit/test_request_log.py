@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -277,6 +278,37 @@ def test_stop_completes_what_is_queued(tmp_path: Path):
 # --- Losses ---------------------------------------------------------------------------------------
 
 
+def test_turn_without_memory_loses_no_record(world: World):
+    world.logs.set_models([world.model()])
+    world.log().put(b"a")
+    world.logs.write_now()
+    world.log().put(b"b")
+    world.log().queue.has_memory = False
+    with pytest.raises(MemoryError):
+        world.logs.write_now()
+    assert world.figures().pending_count == 2
+    world.log().queue.has_memory = True
+    world.logs.set_models([])
+    world.logs.write_now()
+    assert world.records() == [[b"a", b"b"]]
+
+
+def test_stop_without_memory_completes_the_file(tmp_path: Path):
+    plane = FakePlane()
+    uploads = uploads_to(FakeLogStores(), clock=SystemClock())
+    logs = RequestLogs(plane, uploads=uploads, clock=SystemClock())
+    world = World(tmp_path)
+    logs.set_models([world.model()])
+    plane.request_logs[0].put(b"a")
+    logs.write_now()
+    plane.request_logs[0].queue.has_memory = False
+    with capture_logs() as lines:
+        logs.start()
+        assert logs.stop(10)
+    assert world.records() == [[b"a"]]
+    assert {line["event"] for line in lines} == {"request_log_writer_failed"}
+
+
 def test_full_queue_is_counted(world: World):
     world.logs.set_models([world.model()])
     world.log().queue.is_full = True
@@ -436,7 +468,9 @@ def test_file_of_a_killed_server_is_completed(world: World):
 # --- Every record is counted ----------------------------------------------------------------------
 
 STEPS = st.lists(
-    st.sampled_from(["put", "write", "full queue", "full disk", "turn", "minute", "prefix"]),
+    st.sampled_from(
+        ["put", "write", "full queue", "full disk", "no memory", "turn", "minute", "prefix"]
+    ),
     max_size=40,
 )
 
@@ -459,6 +493,7 @@ def test_sampled_is_written_dropped_and_pending(
                 world.logs.set_models([model if is_on else replace(model, logging=None)])
             _take(world, step)
         FullDisk.is_full = False
+        world.log().queue.has_memory = True
         world.logs.set_models([])
         world.logs.write_now()
         figures = world.figures()
@@ -471,9 +506,15 @@ def test_sampled_is_written_dropped_and_pending(
 
 def _take(world: World, step: str) -> None:
     log = world.log()
+
+    def write() -> None:
+        with nullcontext() if log.queue.has_memory else pytest.raises(MemoryError):
+            world.logs.write_now()
+
     actions: dict[str, Callable[[], object]] = {
         "put": lambda: log.put(b"a", b"bb"),
-        "write": world.logs.write_now,
+        "write": write,
+        "no memory": lambda: setattr(log.queue, "has_memory", not log.queue.has_memory),
         "full queue": lambda: setattr(log.queue, "is_full", not log.queue.is_full),
         "full disk": lambda: setattr(FullDisk, "is_full", not FullDisk.is_full),
         "minute": lambda: world.clock.advance(700),

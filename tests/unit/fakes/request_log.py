@@ -10,11 +10,12 @@ HEAD_BYTES = 64
 
 
 class FakeRecordQueue:
-    """`_native.RecordQueue`, of which a test sets if it has room."""
+    """`_native.RecordQueue`, of which a test sets if it has room, and if Python has memory to take records."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.is_full = False
+        self.has_memory = True
         self._records: list[tuple[int, bytes, bytes]] = []
 
     @property
@@ -25,6 +26,8 @@ class FakeRecordQueue:
         self._records.append((log_id, record, head))
 
     def take(self) -> list[LoggedBatch]:
+        if not self.has_memory:
+            raise MemoryError
         taken, self._records = self._records, []
         return [
             LoggedBatch(
