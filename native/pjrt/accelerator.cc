@@ -31,6 +31,7 @@ base::Status Accelerator::LookAtDevice(bool is_one_of_several) {
   const base::StatusOr<std::string> kind = client_->KindOf(device_);
   if (!kind.ok()) return kind.status();
   description_ = client_->description() + ", " + kind.value();
+  target_ = client_->plugin_build() + ", " + kind.value();
   is_one_of_several_ = is_one_of_several;
   compile_options_ = OptionsForAnyDevice();
   if (is_one_of_several) {
@@ -70,6 +71,7 @@ base::StatusOr<std::unique_ptr<Executable>> Accelerator::Compile(std::string_vie
   compile.compile_options_size = compile_options_.size();
   MILLPOND_RETURN_IF_PJRT_ERROR(api(), api()->PJRT_Client_Compile(&compile),
                                 "compiling for " + description_);
+  compiled_count_.fetch_add(1, std::memory_order_relaxed);
   auto executable = Executable::Own(api(), compile.executable);
   if (executable.ok()) MILLPOND_RETURN_IF_ERROR(CheckIsHere(*executable.value()));
   return executable;
@@ -88,6 +90,7 @@ base::StatusOr<std::unique_ptr<Executable>> Accelerator::LoadExecutable(
   }
   MILLPOND_RETURN_IF_PJRT_ERROR(api(), api()->PJRT_Executable_DeserializeAndLoad(&load),
                                 "loading an executable");
+  loaded_count_.fetch_add(1, std::memory_order_relaxed);
   auto executable = Executable::Own(api(), load.loaded_executable);
   if (executable.ok()) MILLPOND_RETURN_IF_ERROR(CheckIsHere(*executable.value()));
   return executable;
@@ -117,6 +120,8 @@ AcceleratorState Accelerator::State() const {
   state.idle_bytes = use.idle_bytes;
   state.busy_ns = turns_.busy_ns();
   state.is_failing = is_failing_.load(std::memory_order_relaxed);
+  state.compiled_count = compiled_count_.load(std::memory_order_relaxed);
+  state.loaded_count = loaded_count_.load(std::memory_order_relaxed);
   return state;
 }
 

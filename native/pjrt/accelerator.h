@@ -43,6 +43,9 @@ struct AcceleratorState {
   int64_t idle_bytes = 0;       // of these, what may be dropped for a version that needs room
   int64_t busy_ns = 0;          // the time that runs took in all
   bool is_failing = false;      // the last run or upload there failed
+  // The programs that were compiled for it, and those that were loaded, as bytes of an executable.
+  int64_t compiled_count = 0;
+  int64_t loaded_count = 0;
 };
 
 // One accelerator: a GPU, a slice of one, or another device of a plugin. It has its own memory,
@@ -63,9 +66,10 @@ class Accelerator {
 
   // Its place among the devices of the plugin, from "0" on.
   const std::string& name() const { return name_; }
-  // The plugin, the platform's version and the sort of device, like "… NVIDIA H200". An executable
-  // can be loaded for all accelerators with the same description.
+  // The plugin, the platform's version and the sort of device, like "… NVIDIA H200".
   const std::string& description() const { return description_; }
+  // The target of compilations: an executable can be loaded for all accelerators with the same one.
+  const std::string& target() const { return target_; }
 
   // Compiles a program in the form of a serialized xla.HloModuleProto: 0.2 to 1 s for a GPU.
   base::StatusOr<std::unique_ptr<Executable>> Compile(std::string_view hlo) const;
@@ -113,9 +117,12 @@ class Accelerator {
   const std::string name_;
   const int64_t memory_bytes_max_;
   std::string description_;
+  std::string target_;
   std::string compile_options_;
   bool is_one_of_several_ = false;
   mutable std::atomic<bool> is_failing_{false};
+  mutable std::atomic<int64_t> compiled_count_{0};
+  mutable std::atomic<int64_t> loaded_count_{0};
   mutable DeviceMemory memory_;
   mutable DeviceTurns turns_;
   std::unique_ptr<UploadQueue> uploads_ = std::make_unique<UploadQueue>();

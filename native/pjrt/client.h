@@ -29,6 +29,8 @@ class Client {
   const Api& api() const { return api_; }
   // The plugin and the platform's version.
   const std::string& description() const { return description_; }
+  // The build of the plugin (Plugin::build).
+  const std::string& plugin_build() const { return plugin_build_; }
   // The devices that this process may use, which the client owns. Returns NOT_FOUND if there is
   // none.
   base::StatusOr<std::vector<PJRT_Device*>> Devices() const;
@@ -39,13 +41,17 @@ class Client {
 
  private:
   Client(const Plugin& plugin, PJRT_Client* client)
-      : api_(plugin.api()), client_(client), description_(plugin.description()) {}
+      : api_(plugin.api()),
+        client_(client),
+        description_(plugin.description()),
+        plugin_build_(plugin.build()) {}
   base::Status AddVersion();
   base::StatusOr<PJRT_DeviceDescription*> DescriptionOf(PJRT_Device* device) const;
 
   const Api api_;
   PJRT_Client* const client_;
   std::string description_;
+  const std::string plugin_build_;
 };
 
 }  // namespace millpond::pjrt

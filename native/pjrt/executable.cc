@@ -15,16 +15,29 @@ int64_t TemporaryBytes(const Api& api, PJRT_Executable* executable) {
 
 }  // namespace
 
+base::StatusOr<std::string> Serialize(const Api& api, PJRT_Executable* executable) {
+  MILLPOND_PJRT_ARGS(PJRT_Executable_Serialize, serialize);
+  serialize.executable = executable;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api, api->PJRT_Executable_Serialize(&serialize),
+                                "serializing an executable");
+  std::string bytes(serialize.serialized_bytes, serialize.serialized_bytes_size);
+  serialize.serialized_executable_deleter(serialize.serialized_executable);
+  return bytes;
+}
+
+void Destroy(const Api& api, PJRT_Executable* executable) {
+  MILLPOND_PJRT_ARGS(PJRT_Executable_Destroy, destroy);
+  destroy.executable = executable;
+  static_cast<void>(api.ToStatus(api->PJRT_Executable_Destroy(&destroy), "freeing an executable"));
+}
+
 template <typename Look>
 base::Status Executable::LookAt(const std::string& while_doing, const Look& look) const {
   MILLPOND_PJRT_ARGS(PJRT_LoadedExecutable_GetExecutable, get);
   get.loaded_executable = loaded_;
   MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_LoadedExecutable_GetExecutable(&get), while_doing);
   const base::Status looked = look(get.executable);
-  MILLPOND_PJRT_ARGS(PJRT_Executable_Destroy, destroy);
-  destroy.executable = get.executable;
-  static_cast<void>(
-      api_.ToStatus(api_->PJRT_Executable_Destroy(&destroy), "freeing an executable"));
+  Destroy(api_, get.executable);
   return looked;
 }
 
@@ -80,16 +93,11 @@ base::StatusOr<std::vector<PJRT_Device*>> Executable::Devices() const {
 }
 
 base::StatusOr<std::string> Executable::Serialize() const {
-  constexpr char kDoing[] = "serializing an executable";
   std::string bytes;
-  MILLPOND_RETURN_IF_ERROR(LookAt(kDoing, [&](PJRT_Executable* executable) -> base::Status {
-    MILLPOND_PJRT_ARGS(PJRT_Executable_Serialize, serialize);
-    serialize.executable = executable;
-    MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Executable_Serialize(&serialize), kDoing);
-    bytes.assign(serialize.serialized_bytes, serialize.serialized_bytes_size);
-    serialize.serialized_executable_deleter(serialize.serialized_executable);
-    return {};
-  }));
+  MILLPOND_RETURN_IF_ERROR(
+      LookAt("serializing an executable", [&](PJRT_Executable* executable) -> base::Status {
+        return base::MoveValue(pjrt::Serialize(api_, executable), &bytes);
+      }));
   return bytes;
 }
 

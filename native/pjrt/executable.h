@@ -13,6 +13,12 @@
 
 namespace millpond::pjrt {
 
+// Returns a compiled program as bytes, for Accelerator::LoadExecutable of the same build of the
+// plugin. Returns UNIMPLEMENTED if the plugin cannot.
+base::StatusOr<std::string> Serialize(const Api& api, PJRT_Executable* executable);
+// Frees it.
+void Destroy(const Api& api, PJRT_Executable* executable);
+
 // A program that is compiled for an accelerator, whose client must outlive it.
 //
 // Thread: any number at once.
@@ -37,8 +43,7 @@ class Executable {
   base::Status Run(const std::vector<PJRT_Buffer*>& arguments,
                    std::vector<DeviceBuffer>* outputs) const;
 
-  // Returns the executable as bytes, for Accelerator::LoadExecutable of the same plugin. Returns
-  // UNIMPLEMENTED if the plugin cannot.
+  // Returns the executable as bytes (pjrt::Serialize).
   base::StatusOr<std::string> Serialize() const;
 
  private:

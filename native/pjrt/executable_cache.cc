@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -24,10 +26,9 @@ uint64_t Hash(std::string_view bytes) {
 }
 
 // Returns the start of the file of `hlo`: the executable follows it.
-std::string Header(const Accelerator& accelerator, std::string_view hlo) {
+std::string Header(const std::string& target, std::string_view hlo) {
   std::ostringstream header;
-  header << kMagic << accelerator.description().size() << ' ' << hlo.size() << '\n'
-         << accelerator.description() << hlo;
+  header << kMagic << target.size() << ' ' << hlo.size() << '\n' << target << hlo;
   return header.str();
 }
 
@@ -65,17 +66,21 @@ bool WriteAll(int file, std::string_view bytes) {
   return true;
 }
 
-// A file that cannot be written costs the next load a compilation, and is no error of this one.
-void Write(const std::string& path, std::string_view header, std::string_view executable) {
+base::Status NotWritten(const std::string& path) {
+  return base::FailedPrecondition(path + " cannot be written: " + std::strerror(errno));
+}
+
+base::Status Write(const std::string& path, std::string_view header, std::string_view executable) {
   std::string beside = path + ".XXXXXX";
   const int file = mkostemp(beside.data(), O_CLOEXEC);
-  if (file < 0) return;
+  if (file < 0) return NotWritten(path);
   const std::string end = "\n" + Seal(executable);
   const bool is_written =
       WriteAll(file, header) && WriteAll(file, executable) && WriteAll(file, end);
-  if (close(file) != 0 || !is_written || rename(beside.c_str(), path.c_str()) != 0) {
-    unlink(beside.c_str());
-  }
+  if (close(file) == 0 && is_written && rename(beside.c_str(), path.c_str()) == 0) return {};
+  base::Status not_written = NotWritten(path);
+  unlink(beside.c_str());
+  return not_written;
 }
 
 }  // namespace
@@ -83,7 +88,7 @@ void Write(const std::string& path, std::string_view header, std::string_view ex
 base::StatusOr<std::unique_ptr<Executable>> ExecutableCache::FindOrCompile(
     const Accelerator& accelerator, std::string_view hlo) const {
   if (directory_.empty()) return accelerator.Compile(hlo);
-  const std::string header = Header(accelerator, hlo);
+  const std::string header = Header(accelerator.target(), hlo);
   const std::string path = PathOf(directory_, header);
   if (const std::optional<std::string> cached = Read(path, header)) {
     base::StatusOr<std::unique_ptr<Executable>> loaded = accelerator.LoadExecutable(*cached);
@@ -92,8 +97,18 @@ base::StatusOr<std::unique_ptr<Executable>> ExecutableCache::FindOrCompile(
   base::StatusOr<std::unique_ptr<Executable>> compiled = accelerator.Compile(hlo);
   if (!compiled.ok()) return compiled;
   const base::StatusOr<std::string> serialized = compiled.value()->Serialize();
-  if (serialized.ok()) Write(path, header, serialized.value());
+  // A file that cannot be written costs the next load a compilation, and is no error of this one.
+  if (serialized.ok()) static_cast<void>(Write(path, header, serialized.value()));
   return compiled;
+}
+
+base::Status ExecutableCache::Fill(const AheadCompiler& compiler, std::string_view hlo) const {
+  const std::string header = Header(compiler.target(), hlo);
+  const std::string path = PathOf(directory_, header);
+  if (Read(path, header)) return {};
+  const base::StatusOr<std::string> executable = compiler.Compile(hlo);
+  if (!executable.ok()) return executable.status();
+  return Write(path, header, executable.value());
 }
 
 }  // namespace millpond::pjrt

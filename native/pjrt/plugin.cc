@@ -2,8 +2,12 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
+#include <vector>
 
 namespace millpond::pjrt {
 namespace {
@@ -13,14 +17,29 @@ namespace {
 constexpr size_t kNeededTableBytes =
     offsetof(PJRT_Api, PJRT_Client_TopologyDescription) + sizeof(void*);
 
-bool HasAttribute(const Api& api, std::string_view name) {
+// Returns what the plugin tells about itself, like cuda_version; nothing if it refuses to.
+std::vector<PJRT_NamedValue> AttributesOf(const Api& api) {
   MILLPOND_PJRT_ARGS(PJRT_Plugin_Attributes, attributes);
-  if (!api.ToStatus(api->PJRT_Plugin_Attributes(&attributes), "").ok()) return false;
-  for (size_t i = 0; i < attributes.num_attributes; ++i) {
-    const PJRT_NamedValue& attribute = attributes.attributes[i];
-    if (std::string_view(attribute.name, attribute.name_size) == name) return true;
+  if (!api.ToStatus(api->PJRT_Plugin_Attributes(&attributes), "").ok()) return {};
+  return {attributes.attributes, attributes.attributes + attributes.num_attributes};
+}
+
+std::string_view NameOf(const PJRT_NamedValue& attribute) {
+  return {attribute.name, attribute.name_size};
+}
+
+// Two releases of a plugin may have the same version of the API and the same attributes, so the
+// size of the library tells them apart, too.
+std::string BuildOf(const std::string& description, const std::string& path,
+                    const std::vector<PJRT_NamedValue>& attributes) {
+  std::string build = description;
+  for (const PJRT_NamedValue& attribute : attributes) {
+    if (attribute.type != PJRT_NamedValue_kInt64) continue;
+    build += " " + std::string(NameOf(attribute)) + " " + std::to_string(attribute.int64_value);
   }
-  return false;
+  std::error_code without_path;
+  const auto bytes = std::filesystem::file_size(path, without_path);
+  return without_path ? build : build + " of " + std::to_string(bytes) + " bytes";
 }
 
 }  // namespace
@@ -50,10 +69,13 @@ base::StatusOr<Plugin> Plugin::Open(const std::string& path) {
   MILLPOND_RETURN_IF_PJRT_ERROR(api, api->PJRT_Plugin_Initialize(&initialize),
                                 "initializing " + path);
   const size_t folder_end = path.rfind('/');
-  return Plugin(
-      api,
-      path.substr(folder_end == std::string::npos ? 0 : folder_end + 1) + " (API " + version + ")",
-      HasAttribute(api, "cuda_version"));
+  const std::string description =
+      path.substr(folder_end == std::string::npos ? 0 : folder_end + 1) + " (API " + version + ")";
+  const std::vector<PJRT_NamedValue> attributes = AttributesOf(api);
+  const bool is_cuda = std::any_of(attributes.begin(), attributes.end(), [](const auto& attribute) {
+    return NameOf(attribute) == "cuda_version";
+  });
+  return Plugin(api, description, BuildOf(description, path, attributes), is_cuda);
 }
 
 }  // namespace millpond::pjrt

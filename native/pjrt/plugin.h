@@ -19,15 +19,22 @@ class Plugin {
   const Api& api() const { return api_; }
   // The path, and the version of the API, like "xla_cuda_plugin.so (API 0.115)".
   const std::string& description() const { return description_; }
+  // The build of the plugin: a program that one build compiled is loaded by the same build only. It
+  // is the same on all machines.
+  const std::string& build() const { return build_; }
   // True if the plugin takes the options of CUDA's client.
   bool is_cuda() const { return is_cuda_; }
 
  private:
-  Plugin(const Api& api, std::string description, bool is_cuda)
-      : api_(api), description_(std::move(description)), is_cuda_(is_cuda) {}
+  Plugin(const Api& api, std::string description, std::string build, bool is_cuda)
+      : api_(api),
+        description_(std::move(description)),
+        build_(std::move(build)),
+        is_cuda_(is_cuda) {}
 
   Api api_;
   std::string description_;
+  std::string build_;
   bool is_cuda_;
 };
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "native/pjrt/accelerator.h"
+#include "native/pjrt/ahead_compiler.h"
 #include "native/pjrt/plugin.h"
 #include "native/python/binding.h"
 #include "native/python/values.h"
@@ -31,6 +32,17 @@ pjrt::Accelerator::List OpenAccelerators(const nb::str& plugin, float memory_fra
   }));
 }
 
+std::shared_ptr<const pjrt::AheadCompiler> OpenAheadCompiler(const nb::str& plugin,
+                                                             const std::string& topology) {
+  using Made = base::StatusOr<std::shared_ptr<const pjrt::AheadCompiler>>;
+  const std::string path = PathBytes(plugin);
+  return ValueOrThrow(WithoutGil([&]() -> Made {
+    const base::StatusOr<pjrt::Plugin> opened = pjrt::Plugin::Open(path);
+    if (!opened.ok()) return opened.status();
+    return pjrt::AheadCompiler::Open(opened.value(), topology);
+  }));
+}
+
 std::optional<pjrt::AcceleratorMemory> MemoryOf(const pjrt::Accelerator& self) {
   const auto memory = WithoutGil([&] { return self.Memory(); });
   if (!memory.ok()) return std::nullopt;
@@ -49,6 +61,10 @@ void RegisterAccelerator(nb::module_& module) {
       .def_prop_ro("description", &pjrt::Accelerator::description)
       .def("memory", &MemoryOf)
       .def("state", &StateOf);
+  nb::class_<pjrt::AheadCompiler>(module, "AheadCompiler", nb::is_final())
+      .def_prop_ro("target", &pjrt::AheadCompiler::target)
+      .def_prop_ro("compiled_count", &pjrt::AheadCompiler::compiled_count);
+  module.def("open_ahead_compiler", &OpenAheadCompiler, nb::arg("plugin"), nb::arg("topology"));
   module.def("open_accelerators", &OpenAccelerators, nb::arg("plugin"), nb::arg("memory_fraction"),
              nb::arg("memory_bytes_max"));
 }

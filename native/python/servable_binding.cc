@@ -22,6 +22,11 @@ namespace {
 namespace nb = nanobind;
 using tf::VersionLoad;
 
+tf::TablePlace TablePlaceOf(const std::string& name) {
+  if (name == "host") return tf::TablePlace::kHost;
+  return name == "device" ? tf::TablePlace::kDevice : tf::TablePlace::kAuto;
+}
+
 // A version that is being loaded: tf::VersionLoad without the GIL, and with exceptions.
 class PySavedModelLoad {
  public:
@@ -55,6 +60,17 @@ class PySavedModelLoad {
     ThrowIfError(WithoutGil([&] { return load_->UseTables(pool.tables()); }));
   }
 
+  // Says what becomes of each signature, and compiles if there is a compiler.
+  std::vector<tf::AcceleratedSignature> CompileAhead(const pjrt::AheadCompiler* compiler,
+                                                     std::vector<int64_t> rows,
+                                                     std::string cache_directory,
+                                                     const std::string& tables,
+                                                     bool only_if_worth) {
+    const tf::DraftRules rules{std::move(rows), only_if_worth, TablePlaceOf(tables)};
+    const pjrt::ExecutableCache cache(std::move(cache_directory));
+    return ValueOrThrow(WithoutGil([&] { return load_->CompileAhead(rules, compiler, cache); }));
+  }
+
   std::vector<tf::AcceleratedSignature> UseAccelerator(const pjrt::Accelerator::List& accelerators,
                                                        std::vector<int64_t> rows,
                                                        std::string cache_directory,
@@ -66,9 +82,7 @@ class PySavedModelLoad {
     use.rows = std::move(rows);
     use.cache_directory = std::move(cache_directory);
     use.only_if_worth = !is_needed;
-    use.tables = tables == "host"     ? tf::TablePlace::kHost
-                 : tables == "device" ? tf::TablePlace::kDevice
-                                      : tf::TablePlace::kAuto;
+    use.tables = TablePlaceOf(tables);
     use.memory_bytes_max = memory_bytes_max;
     use.is_low = is_low;
     use.is_needed = is_needed;
@@ -294,6 +308,8 @@ void RegisterServable(nb::module_& module) {
       .def("missing_ops", &Load::Get<&VersionLoad::MissingOps>)
       .def("missing_kernels", &Load::Get<&VersionLoad::MissingKernels>)
       .def_prop_ro("signature_names", &Load::Get<&VersionLoad::SignatureNames>)
+      .def("compile_ahead", &Load::CompileAhead, nb::arg("compiler").none(), nb::arg("rows"),
+           nb::arg("cache_directory"), nb::arg("tables"), nb::arg("only_if_worth"))
       .def("create_session", &Load::Run<&VersionLoad::CreateSession>)
       .def("restore", &Load::Run<&VersionLoad::Restore>)
       .def("run_init", &Load::Run<&VersionLoad::RunInit>)

@@ -198,9 +198,10 @@ struct ValueClass<pjrt::AcceleratorState> {
   static constexpr auto kModule = "serving.data_plane.loads";
   static constexpr char kName[] = "AcceleratorState";
   static constexpr auto kFields = std::tuple{
-      Field{"limit_bytes", &Value::limit_bytes}, Field{"parameter_bytes", &Value::parameter_bytes},
-      Field{"idle_bytes", &Value::idle_bytes}, Field{"busy_ns", &Value::busy_ns},
-      Field{"is_failing", &Value::is_failing}};
+      Field{"limit_bytes", &Value::limit_bytes},  Field{"parameter_bytes", &Value::parameter_bytes},
+      Field{"idle_bytes", &Value::idle_bytes},    Field{"busy_ns", &Value::busy_ns},
+      Field{"is_failing", &Value::is_failing},    Field{"compiled_count", &Value::compiled_count},
+      Field{"loaded_count", &Value::loaded_count}};
 };
 
 template <>

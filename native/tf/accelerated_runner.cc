@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "native/base/giving_way.h"
 #include "native/tf/buffer_type.h"
-#include "native/tf/device_worth.h"
 #include "native/tf/resource_reads.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/split_runner.h"
@@ -30,13 +28,6 @@ pjrt::HostTensor AsHostTensor(const Tensor& tensor) {
   return {BufferType(tensor.dtype()), {sizes.begin(), sizes.end()}, data.data(), data.size()};
 }
 
-pjrt::RowProgram::RowType RowTypeOf(int dtype, const std::vector<int64_t>& dims) {
-  pjrt::RowProgram::RowType type{BufferType(dtype), {dims.begin() + 1, dims.end()}, 0};
-  type.bytes = tensorflow::DataTypeSize(static_cast<tensorflow::DataType>(dtype));
-  for (const int64_t size : type.dims) type.bytes *= size;
-  return type;
-}
-
 // Compiles the programs of one signature, by their rows, and adds them to `*program`.
 Status Compile(const std::map<int64_t, std::string>& hlo_by_rows,
                const pjrt::ExecutableCache& cache, const pjrt::Accelerator& accelerator,
@@ -47,33 +38,6 @@ Status Compile(const std::map<int64_t, std::string>& hlo_by_rows,
     MILLPOND_RETURN_IF_ERROR(program->AddSize(rows, std::move(executable.value())));
   }
   return {};
-}
-
-using Variables = std::map<ResourceKey, SignatureSplit::Variable>;
-
-// Returns for each signature the variables that its device part would have if no table stayed here.
-std::map<std::string, Variables> VariablesOf(const tensorflow::MetaGraphDef& meta_graph,
-                                             const tensor::SignatureMap& signatures) {
-  std::map<std::string, Variables> variables;
-  for (const auto& [name, signature] : signatures) {
-    Variables& of_signature = variables[name];
-    if (!signature.obstacle.empty()) continue;
-    StatusOr<SignatureSplit> split = SplitSignature(meta_graph, signature, "", {});
-    if (split.ok()) of_signature = std::move(split.value().variables);
-  }
-  return variables;
-}
-
-// A variable is a table if all signatures only look rows up in it.
-Variables Together(const std::map<std::string, Variables>& by_signature) {
-  Variables all;
-  for (const auto& [name, variables] : by_signature) {
-    for (const auto& [key, variable] : variables) {
-      const auto [known, is_new] = all.emplace(key, variable);
-      if (!is_new) known->second.is_table = known->second.is_table && variable.is_table;
-    }
-  }
-  return all;
 }
 
 // The bytes that the parameters of a version may take on each accelerator: what is free, and half
@@ -91,135 +55,38 @@ int64_t RoomBytes(const AcceleratorUse& use) {
   return room;
 }
 
-// Adds the nodes of the device part that the error of a translation names, as "{{node NAME}}", to
-// `*barred`. Returns false if it names none.
-bool AddNamedNodes(const std::string& error, const SignatureSplit& split, HostNodes* barred) {
-  bool has_added = false;
-  for (const tensorflow::NodeDef& node : split.device_graph->graph_def().node()) {
-    if (error.find("{{node " + node.name() + "}}") == std::string::npos) continue;
-    has_added = barred->emplace(node.name(), "XLA cannot compile: " + error).second || has_added;
+using Parameters = std::vector<std::shared_ptr<pjrt::DeviceParameters>>;
+
+// Compiles the programs of a signature for each accelerator, and adds the nodes of the host part to
+// the session.
+StatusOr<std::vector<std::unique_ptr<pjrt::RowProgram>>> CompilePrograms(
+    const SignatureDraft& draft, const pjrt::ExecutableCache& cache, const Parameters& parameters,
+    const std::vector<size_t>& parameter_indices, tensorflow::Session* session) {
+  std::vector<std::unique_ptr<pjrt::RowProgram>> programs;
+  for (const auto& replica : parameters) {
+    programs.push_back(std::make_unique<pjrt::RowProgram>(replica, parameter_indices, draft.inputs,
+                                                          draft.outputs));
+    MILLPOND_RETURN_IF_ERROR(
+        Compile(draft.hlo_by_rows, cache, *replica->accelerator(), programs.back().get()));
   }
-  return has_added;
+  if (draft.split.has_host_part()) {
+    MILLPOND_RETURN_IF_TF_ERROR(session->Extend(*draft.split.host_graph), "adding the host part");
+  }
+  return programs;
 }
 
 }  // namespace
-
-// A signature with a device part that can be translated, and its programs, before the variables are
-// there.
-struct AcceleratedPrograms::Draft {
-  const tensor::Signature* signature = nullptr;
-  size_t report_index = 0;  // in signatures_
-  SignatureSplit split;
-  std::vector<ResourceKey> variables;
-  std::vector<pjrt::RowProgram::RowType> inputs;
-  std::vector<pjrt::RowProgram::RowType> outputs;
-  std::map<int64_t, std::string> hlo_by_rows;
-
-  // XLA refuses some nodes only when it translates them, because a size is not a constant. Then the
-  // graph is cut again, behind them.
-  static StatusOr<Draft> Make(const AcceleratorUse& use, const tensorflow::MetaGraphDef& meta_graph,
-                              const tensor::Signature& signature, const std::string& prefix,
-                              const std::set<ResourceKey>& host_tables) {
-    constexpr int kCutsMax = 8;
-    SplitLimits limits{{}, host_tables};
-    for (int cuts = 1;; ++cuts) {
-      StatusOr<SignatureSplit> split = SplitSignature(meta_graph, signature, prefix, limits);
-      if (!split.ok()) return split.status();
-      Draft draft;
-      draft.signature = &signature;
-      draft.split = std::move(split.value());
-      const Status translated = draft.Translate(use);
-      if (translated.ok()) return draft;
-      if (cuts == kCutsMax || !AddNamedNodes(translated.message(), draft.split, &limits.barred)) {
-        return translated;
-      }
-    }
-  }
-
-  // Translates for the most rows first, which tells whether the others are worth it.
-  Status Translate(const AcceleratorUse& use) {
-    const auto compiler = HloCompiler::Make(*split.device_graph, split.device);
-    if (!compiler.ok()) return compiler.status();
-    variables = compiler.value()->variables();
-    for (const auto& input : split.device.inputs) {
-      inputs.push_back(RowTypeOf(input.dtype, input.dims));
-    }
-    for (auto rows = use.rows.rbegin(); rows != use.rows.rend(); ++rows) {
-      StatusOr<HloProgram> program = compiler.value()->Translate(*rows);
-      if (!program.ok()) return program.status();
-      if (hlo_by_rows.empty()) {
-        MILLPOND_RETURN_IF_ERROR(TakeOutputs(use, program.value(), *rows));
-      }
-      hlo_by_rows[*rows] = std::move(program.value().hlo);
-    }
-    return {};
-  }
-
-  Status TakeOutputs(const AcceleratorUse& use, const HloProgram& program, int64_t rows) {
-    int64_t bytes = 0;
-    for (size_t i = 0; i < split.device.outputs.size(); ++i) {
-      outputs.push_back(RowTypeOf(split.device.outputs[i].dtype, program.output_dims[i]));
-      bytes += static_cast<int64_t>(outputs.back().bytes);
-    }
-    for (const auto& input : inputs) bytes += static_cast<int64_t>(input.bytes);
-    const std::string reason =
-        WhyNotWorthAccelerating(CountProductFlops(program.hlo) / rows, bytes);
-    if (reason.empty() || !use.only_if_worth) return {};
-    return {base::Code::kUnimplemented, reason + HostOpsInWords()};
-  }
-
-  std::string HostOpsInWords() const {
-    std::string words;
-    for (const std::string& op : split.host_ops) words += (words.empty() ? "" : ", ") + op;
-    return words.empty() ? "" : "; its " + words + " stays on the CPU";
-  }
-
-  // Compiles the programs for each accelerator, and adds the nodes of the host part to the session.
-  StatusOr<Programs> Compile(const AcceleratorUse& use,
-                             const std::vector<std::shared_ptr<pjrt::DeviceParameters>>& parameters,
-                             const std::vector<size_t>& parameter_indices,
-                             tensorflow::Session* session) const {
-    const pjrt::ExecutableCache cache(use.cache_directory);
-    Programs programs;
-    for (const auto& replica : parameters) {
-      programs.push_back(
-          std::make_unique<pjrt::RowProgram>(replica, parameter_indices, inputs, outputs));
-      MILLPOND_RETURN_IF_ERROR(millpond::tf::Compile(hlo_by_rows, cache, *replica->accelerator(),
-                                                     programs.back().get()));
-    }
-    if (split.has_host_part()) {
-      MILLPOND_RETURN_IF_TF_ERROR(session->Extend(*split.host_graph), "adding the host part");
-    }
-    return programs;
-  }
-};
 
 StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     const AcceleratorUse& use, const tensorflow::MetaGraphDef& meta_graph,
     const tensor::SignatureMap& signatures, tensorflow::Session* session) {
   std::unique_ptr<AcceleratedPrograms> made(new AcceleratedPrograms);
-  std::vector<Draft> drafts;
-  const std::map<std::string, Variables> variables = VariablesOf(meta_graph, signatures);
-  const std::set<ResourceKey> host_tables =
-      ChooseHostTables(Together(variables), use.tables, RoomBytes(use));
-  for (const auto& [name, signature] : signatures) {
-    AcceleratedSignature& report = made->signatures_.emplace_back();
-    report.name = name;
-    report.reason = signature.obstacle;
-    if (!report.reason.empty()) continue;
-    const std::string prefix = "millpond/" + std::to_string(made->signatures_.size()) + "/";
-    StatusOr<Draft> draft = Draft::Make(use, meta_graph, signature, prefix, host_tables);
-    if (!draft.ok()) {
-      report.reason = draft.status().message();
-      continue;
-    }
-    draft.value().report_index = made->signatures_.size() - 1;
-    drafts.push_back(std::move(draft.value()));
-  }
+  SignatureDrafts drafted = DraftSignatures(
+      meta_graph, signatures, {use.rows, use.only_if_worth, use.tables, RoomBytes(use)});
   // Signatures share their variables.
   std::map<ResourceKey, size_t> indices;
   std::vector<Tensor> values;
-  for (const Draft& draft : drafts) {
+  for (const SignatureDraft& draft : drafted.drafts) {
     for (const ResourceKey& key : draft.variables) {
       if (!indices.emplace(key, values.size()).second) continue;
       StatusOr<Tensor> value = ValueOf(key, session);
@@ -234,25 +101,23 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     made->parameters_.push_back(
         std::make_shared<pjrt::DeviceParameters>(accelerator, use.model, tensors, use.is_low));
   }
-  for (Draft& draft : drafts) {
+  const pjrt::ExecutableCache cache(use.cache_directory);
+  for (SignatureDraft& draft : drafted.drafts) {
     std::vector<size_t> parameter_indices;
     for (const ResourceKey& key : draft.variables) {
       parameter_indices.push_back(indices.at(key));
     }
-    auto programs = draft.Compile(use, made->parameters_, parameter_indices, session);
-    AcceleratedSignature& report = made->signatures_[draft.report_index];
+    auto programs = CompilePrograms(draft, cache, made->parameters_, parameter_indices, session);
+    AcceleratedSignature& report = drafted.reports.at(draft.signature->name);
     if (!programs.ok()) {
       report.reason = programs.status().message();
       continue;
     }
-    report.rows = programs.value().front()->sizes();
-    report.host_ops.assign(draft.split.host_ops.begin(), draft.split.host_ops.end());
-    for (const auto& [key, variable] : variables.at(report.name)) {
-      if (host_tables.count(key) > 0) report.host_tables.push_back(key.name);
-    }
+    report = std::move(draft.report);
     made->programs_[draft.signature->name] = std::move(programs.value());
     made->splits_.emplace(draft.signature->name, std::move(draft.split));
   }
+  for (auto& [name, report] : drafted.reports) made->signatures_.push_back(std::move(report));
   if (made->programs_.empty()) {
     made->parameters_.clear();
     return made;

@@ -16,8 +16,8 @@
 #include "native/pjrt/row_program.h"
 #include "native/pjrt/run_figures.h"
 #include "native/tensor/signature.h"
-#include "native/tf/hlo_compiler.h"
 #include "native/tf/host_tables.h"
+#include "native/tf/signature_draft.h"
 #include "native/tf/signature_runner.h"
 #include "native/tf/signature_split.h"
 #include "native/tf/split_runner.h"
@@ -41,16 +41,6 @@ struct AcceleratorUse {
   int64_t memory_bytes_max = 0;  // that all versions of the model may have on each; 0: all
   bool is_needed = false;        // the parameters must be there at the end of the load
   bool is_low = false;           // the model's runs have low priority
-};
-
-// The result for one signature.
-struct AcceleratedSignature {
-  std::string name;
-  std::vector<int64_t> rows;  // the sizes of its programs; none if it stays on the CPU
-  // Why it stays on the CPU, or with `rows`, why it does until there is memory; "" if it does not.
-  std::string reason;
-  std::vector<std::string> host_ops;     // for whose sake a part of it runs on the CPU, sorted
-  std::vector<std::string> host_tables;  // that could be on the accelerator, sorted
 };
 
 // The signatures of a version that run on accelerators, with their parameters there.
@@ -86,7 +76,6 @@ class AcceleratedPrograms {
                                               const MakeRunner& make_runner);
 
  private:
-  struct Draft;
   // The programs of a signature, in the order of the accelerators.
   using Programs = std::vector<std::unique_ptr<pjrt::RowProgram>>;
 

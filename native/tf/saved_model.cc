@@ -279,6 +279,12 @@ struct SavedModel::State {
     return !writes.has_writer && !CurrentRuntimeOptions().serves_session_run;
   }
 
+  Status CheckVariablesStay() const {
+    if (HasFixedVariables()) return {};
+    return {base::Code::kUnimplemented, "requests may write to the variables of " + directory +
+                                            ", and the accelerator has copies of them"};
+  }
+
   StatusOr<const SignatureRunner*> RunnerOf(const tensor::Signature& signature) const {
     const auto callable = callables.find(signature.name);
     if (callable != callables.end()) return callable->second.get();
@@ -405,6 +411,14 @@ Status SavedModel::SetParameterMemory(memory::MemoryResource* parameters) {
 
 std::shared_ptr<void> SavedModel::parameter_allocator() const { return state_->parameters; }
 
+StatusOr<std::vector<AcceleratedSignature>> SavedModel::CompileAhead(
+    const DraftRules& rules, const pjrt::AheadCompiler* compiler,
+    const pjrt::ExecutableCache& cache) const {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "CompileAhead"));
+  MILLPOND_RETURN_IF_ERROR(state_->CheckVariablesStay());
+  return tf::CompileAhead(state_->meta_graph, state_->signatures, rules, compiler, cache);
+}
+
 Status SavedModel::CreateSession() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kGraph, "CreateSession"));
   const ParameterMemoryScope parameter_scope(state_->parameters);
@@ -467,11 +481,7 @@ Status SavedModel::AnalyzeRows() {
 
 Status SavedModel::UseAccelerator(const AcceleratorUse& use) {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "UseAccelerator"));
-  if (!state_->HasFixedVariables()) {
-    return {base::Code::kUnimplemented, "requests may write to the variables of " +
-                                            state_->directory +
-                                            ", and the accelerator has copies of them"};
-  }
+  MILLPOND_RETURN_IF_ERROR(state_->CheckVariablesStay());
   return base::MoveValue(
       AcceleratedPrograms::Make(use, state_->meta_graph, state_->signatures, state_->session.get()),
       &state_->accelerated);

@@ -60,6 +60,11 @@ class SavedModel {
   // tensors, which this object holds unless one has leaked. Returns null without
   // SetParameterMemory.
   std::shared_ptr<void> parameter_allocator() const;
+  // Compiles the programs of the signatures into `cache` (tf::CompileAhead). Returns UNIMPLEMENTED
+  // if requests may write to variables. After ReadGraph, before CreateSession.
+  base::StatusOr<std::vector<AcceleratedSignature>> CompileAhead(
+      const DraftRules& rules, const pjrt::AheadCompiler* compiler,
+      const pjrt::ExecutableCache& cache) const;
   base::Status CreateSession();
   // Reads the variables. Returns DATA_LOSS if a checksum differs, and OUT_OF_RANGE if a shard is
   // cut short.

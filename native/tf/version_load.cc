@@ -55,6 +55,14 @@ base::StatusOr<std::vector<AcceleratedSignature>> VersionLoad::UseAccelerator(Ac
   return model().signatures_on_accelerator();
 }
 
+StatusOr<std::vector<AcceleratedSignature>> VersionLoad::CompileAhead(
+    const DraftRules& rules, const pjrt::AheadCompiler* compiler,
+    const pjrt::ExecutableCache& cache) {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  const auto loading = base::CrashScope::Loading(crash_row_);
+  return model().CompileAhead(rules, compiler, cache);
+}
+
 Status VersionLoad::CheckIsUnfinished() const {
   if (loaded_ != nullptr) return {};
   return base::FailedPrecondition("the load of " + id_.name + " version " +

@@ -48,7 +48,8 @@ struct FinishedLoad {
 // do but Discard. Finish and Discard end the load; after them every step returns
 // FAILED_PRECONDITION.
 //
-//   ReadGraph  [CheckInputShapes]  [[UseTables]  PlanMemory  TakeArena]  CreateSession  Restore
+//   ReadGraph  [CheckInputShapes]  [CompileAhead]  [[UseTables]  PlanMemory  TakeArena]
+//   CreateSession  Restore
 //   RunInit  [AnalyzeRows  [UseAccelerator]]  MakeCallables  [MakeCallable ...]  Finish
 //
 // Thread: one thread at a time takes the steps, and no request thread, because they take long. Any
@@ -71,6 +72,10 @@ class VersionLoad {
   // Blocks that do not fit the slab come from `overflow`, which outlives the version.
   base::StatusOr<size_t> TakeArena(const std::shared_ptr<memory::SlabPool>& pool, size_t slab_bytes,
                                    memory::MemoryResource* overflow);
+  // Compiles the version's programs ahead (SavedModel::CompileAhead), before CreateSession.
+  base::StatusOr<std::vector<AcceleratedSignature>> CompileAhead(
+      const DraftRules& rules, const pjrt::AheadCompiler* compiler,
+      const pjrt::ExecutableCache& cache);
   base::Status CreateSession() { return RunStep(&SavedModel::CreateSession); }
   base::Status Restore() { return RunStep(&SavedModel::Restore); }
   base::Status RunInit() { return RunStep(&SavedModel::RunInit); }

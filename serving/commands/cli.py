@@ -73,6 +73,9 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "demo-model": Command(
             "demo_model:run", "export the CTR model that the demo and the measurements use"
         ),
+        "compile": Command(
+            "compile_ahead:run", "compile signatures for an accelerator before a server loads them"
+        ),
         "delta": Command(
             "millpond.delta_command:run", "write a version that has only the rows that changed"
         ),

@@ -159,6 +159,24 @@ class AcceleratorState:
     is_failing: bool
     """The last run or upload there failed for another reason than a lack of memory."""
 
+    compiled_count: int = 0
+    """The programs that were compiled for it."""
+
+    loaded_count: int = 0
+    """The programs that came from the cache."""
+
+
+class AheadCompiler(Protocol):
+    """Compiles programs for a sort of accelerator, before a load needs them. Thread: any, at once."""
+
+    @property
+    def target(self) -> str:
+        """The build of the plugin and the sort of accelerator, like "… NVIDIA H200"."""
+
+    @property
+    def compiled_count(self) -> int:
+        """The programs that were compiled."""
+
 
 class Accelerator(Protocol):
     """One accelerator of those that a plugin finds. Thread: any, at once."""
@@ -279,6 +297,21 @@ class SavedModelLoad(Protocol):
 
         Returns how many bytes of both are resident. Without this step the parameters come from the request
         memory. Raises RESOURCE_EXHAUSTED if no address range is free, and FAILED_PRECONDITION without jemalloc.
+        """
+
+    def compile_ahead(
+        self,
+        compiler: AheadCompiler | None,
+        rows: Sequence[int],
+        cache_directory: str,
+        tables: str,
+        only_if_worth: bool,
+    ) -> Sequence[AcceleratedSignature]:
+        """Says what becomes of each signature on an accelerator, and compiles its programs into a cache.
+
+        Call it after `read_graph`, and before `create_session`. A server that loads the version with these
+        `rows` and `tables` finds its programs there. Without a `compiler` nothing is compiled. Raises UNIMPLEMENTED if
+        requests may write to variables.
         """
 
     def create_session(self) -> None:

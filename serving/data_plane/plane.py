@@ -105,6 +105,13 @@ class DataPlane(Protocol):
         error, for example for a driver that is too old.
         """
 
+    def open_ahead_compiler(self, plugin: str, topology: str) -> loads.AheadCompiler:
+        """Opens the PJRT plugin at this path to compile for the device that `topology` describes.
+
+        The description is text of the plugin's own form. Without it, the first device of this machine is opened.
+        Raises as `open_accelerators` does, and UNIMPLEMENTED if the plugin needs the device itself.
+        """
+
     def BatchSlots(self, count: int) -> loads.BatchSlots:
         """Makes a limit of `count` batches at a time."""
 

@@ -34,6 +34,7 @@ def accelerator_metrics(
     yield _padding(runs)
     yield _stages(runs)
     yield _cpu_runs(runs)
+    yield _programs(parts)
     yield from _memory(parts)
     yield from _sensors(parts.gpu_figures())
 
@@ -82,6 +83,15 @@ def _cpu_runs(by_labels: _Runs) -> Samples:
     for labels, runs in by_labels.items():
         for reason, count in zip(CPU_REASONS, runs.cpu_run_counts, strict=True):
             samples.add((*labels, reason), count)
+    return samples
+
+
+def _programs(parts: MonitoredParts) -> Samples:
+    samples = Samples(families.ACCELERATOR_PROGRAMS)
+    for accelerator in parts.accelerators:
+        state = accelerator.state()
+        samples.add((accelerator.name, "compiled"), state.compiled_count)
+        samples.add((accelerator.name, "cache"), state.loaded_count)
     return samples
 
 

@@ -502,6 +502,13 @@ ACCELERATOR_CPU_RUNS = MetricFamily(
     "for 10 s), gave_way (the request has computed for so long that its thread gives way), refused (the part "
     "on the CPU failed the request, or an index was wrong).",
 )
+ACCELERATOR_PROGRAMS = MetricFamily(
+    name="serving_accelerator_programs_total",
+    kind="counter",
+    labels=("device", "source"),
+    help="Programs of all loads since the start, by their source: compiled, or cache "
+    "(--accelerator_cache_directory).",
+)
 ACCELERATOR_USED = MetricFamily(
     name="serving_accelerator_memory_used_bytes",
     kind="gauge",
@@ -784,7 +791,8 @@ FAMILIES: tuple[MetricFamily, ...] = (
         ACCELERATOR_ROWS,
         ACCELERATOR_PADDING_ROWS,
     ),
-    *(ACCELERATOR_STAGE, ACCELERATOR_CPU_RUNS, ACCELERATOR_USED, ACCELERATOR_LIMIT),
+    *(ACCELERATOR_STAGE, ACCELERATOR_CPU_RUNS, ACCELERATOR_PROGRAMS),
+    *(ACCELERATOR_USED, ACCELERATOR_LIMIT),
     *(GPU_UTILIZATION, GPU_ENERGY, GPU_TEMPERATURE),
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),
     *(ARENA_SLAB, ARENA_RESIDENT),

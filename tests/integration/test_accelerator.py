@@ -17,6 +17,7 @@ from serving.core.servable import END
 from serving.monitoring.metrics_routes import PATHS
 from tests.integration.accelerators import plugin_path
 from tests.integration.clients import array, caller_to, predict_request
+from tests.integration.conftest import StartServer
 from tests.integration.example_exports import example
 from tests.integration.exports import drop, let_settle
 from tests.integration.kept_exports import exported_by, kept_export, kept_jax_exports
@@ -195,6 +196,53 @@ def test_a_version_of_a_known_graph_is_not_compiled(
     model.serve(ctr[1], 2)
     assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == programs
     assert_answers_of(model, 2, 1)
+
+
+def programs_of(model: HostedModel) -> Mapping[str, float]:
+    """The programs of the server's loads, by their source, on all devices."""
+    counts = {"compiled": 0.0, "cache": 0.0}
+    for line in httpx.get(f"{model.server.url}{PATHS[0]}").text.splitlines():
+        if line.startswith("serving_accelerator_programs_total{"):
+            labels, value = line.rsplit(" ", 1)
+            counts["cache" if 'source="cache"' in labels else "compiled"] += float(value)
+    return counts
+
+
+def test_a_cache_that_was_filled_ahead_is_enough(
+    ctr: Mapping[int, Path], tmp_path: Path, start_server: StartServer
+) -> None:
+    cache, plugin = tmp_path / "programs", f"pjrt:{plugin_path()}"
+    flags = (f"--accelerator={plugin}", "--rows=1,4,8", f"--cache={cache}")
+    compiled = millpond("compile", ctr[1], *flags)
+    assert compiled.returncode == 0, compiled.stderr
+    assert "serving_default: whole: 1, 4, 8 rows" in compiled.stdout
+    assert "3 programs compiled for xla_cpu_pjrt.so" in compiled.stdout
+    assert "0 programs compiled" in millpond("compile", ctr[1], *flags).stdout
+    host = ModelHost(
+        start_server,
+        tmp_path,
+        accelerator=plugin,
+        accelerator_rows="1,4,8",
+        accelerator_cache_directory=cache,
+    )
+    model = host.model(prefix="ctr").serve(ctr[1])
+    assert_answers_of(model, 1, 1)
+    assert programs_of(model) == {"compiled": 0, "cache": 3}
+
+
+def test_a_look_ahead_names_what_stays_on_the_cpu(strings: Path) -> None:
+    looked = millpond("compile", strings, "--dry-run")
+    assert looked.returncode == 0, looked.stderr
+    assert ": CPU: " in looked.stdout
+
+
+def test_a_plugin_without_topologies_says_what_to_do(
+    ctr: Mapping[int, Path], tmp_path: Path
+) -> None:
+    plugin, cache = f"--accelerator=pjrt:{plugin_path()}", f"--cache={tmp_path}"
+    refused = millpond("compile", ctr[1], plugin, "--topology=h100", cache)
+    assert refused.returncode == 1
+    assert "leave the topology out" in refused.stderr
 
 
 def test_a_model_of_strings_stays_on_the_cpu(host: ModelHost, strings: Path) -> None:

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "native/base/clock.h"
@@ -21,6 +22,13 @@ struct PJRT_Client {
 };
 struct PJRT_DeviceDescription {
   int id;
+  std::string kind = "Fake";
+};
+// Its text is the kind of its only device.
+struct PJRT_TopologyDescription {
+  explicit PJRT_TopologyDescription(std::string kind) : device{0, std::move(kind)} {}
+  PJRT_DeviceDescription device;
+  PJRT_DeviceDescription* devices[1] = {&device};
 };
 struct PJRT_Device {
   PJRT_DeviceDescription description;
@@ -40,6 +48,7 @@ struct PJRT_LoadedExecutable {
   std::string code;
   size_t rows;
   size_t inputs;
+  bool is_loaded = true;  // not compiled for a topology
 };
 
 namespace {
@@ -144,8 +153,8 @@ PJRT_Error* DeviceGetDescription(PJRT_Device_GetDescription_Args* args) {
   return nullptr;
 }
 PJRT_Error* DeviceDescriptionKind(PJRT_DeviceDescription_Kind_Args* args) {
-  args->device_kind = "Fake";
-  args->device_kind_size = std::strlen(args->device_kind);
+  args->device_kind = args->device_description->kind.data();
+  args->device_kind_size = args->device_description->kind.size();
   return nullptr;
 }
 PJRT_Error* DeviceDescriptionId(PJRT_DeviceDescription_Id_Args* args) {
@@ -192,6 +201,36 @@ PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
                                  args->overridden_serialized_compile_options_size),
                         &args->loaded_executable);
 }
+PJRT_Error* TopologyCreate(PJRT_TopologyDescription_Create_Args* args) {
+  if (!controls.has_topologies) return MakeError(PJRT_Error_Code_UNIMPLEMENTED, "no topologies");
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_topologies += 1;
+  const PJRT_NamedValue& kind = args->create_options[0];
+  args->topology = new PJRT_TopologyDescription({kind.string_value, kind.value_size});
+  return nullptr;
+}
+PJRT_Error* TopologyDestroy(PJRT_TopologyDescription_Destroy_Args* args) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_topologies -= 1;
+  delete args->topology;
+  return nullptr;
+}
+PJRT_Error* TopologyDevices(PJRT_TopologyDescription_GetDeviceDescriptions_Args* args) {
+  args->descriptions = args->topology->devices;
+  args->num_descriptions = 1;
+  return nullptr;
+}
+PJRT_Error* Compile(PJRT_Compile_Args* args) {
+  PJRT_LoadedExecutable* loaded = nullptr;
+  PJRT_Error* const error =
+      MakeExecutable({args->program->code, args->program->code_size}, devices[0], &loaded);
+  if (error != nullptr) return error;
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.compile_count += 1;
+  loaded->is_loaded = false;
+  args->executable = reinterpret_cast<PJRT_Executable*>(loaded);
+  return nullptr;
+}
 PJRT_Error* LoadedExecutableDestroy(PJRT_LoadedExecutable_Destroy_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_executables -= 1;
@@ -208,7 +247,14 @@ PJRT_Error* GetExecutable(PJRT_LoadedExecutable_GetExecutable_Args* args) {
   args->executable = reinterpret_cast<PJRT_Executable*>(args->loaded_executable);
   return nullptr;
 }
-PJRT_Error* ExecutableDestroy(PJRT_Executable_Destroy_Args*) { return nullptr; }
+PJRT_Error* ExecutableDestroy(PJRT_Executable_Destroy_Args* args) {
+  auto* const executable = reinterpret_cast<PJRT_LoadedExecutable*>(args->executable);
+  if (executable->is_loaded) return nullptr;
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_executables -= 1;
+  delete executable;
+  return nullptr;
+}
 PJRT_Error* ExecutableNumOutputs(PJRT_Executable_NumOutputs_Args* args) {
   args->num_outputs = 1;
   return nullptr;
@@ -336,6 +382,10 @@ PJRT_Api MakeTable() {
   table.PJRT_Plugin_Attributes = PluginAttributes;
   table.PJRT_Event_Await = EventAwait;
   table.PJRT_Event_Destroy = EventDestroy;
+  table.PJRT_TopologyDescription_Create = TopologyCreate;
+  table.PJRT_TopologyDescription_Destroy = TopologyDestroy;
+  table.PJRT_TopologyDescription_GetDeviceDescriptions = TopologyDevices;
+  table.PJRT_Compile = Compile;
   table.PJRT_Client_Create = ClientCreate;
   table.PJRT_Client_Destroy = ClientDestroy;
   table.PJRT_Client_PlatformVersion = ClientPlatformVersion;

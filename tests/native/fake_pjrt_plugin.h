@@ -14,6 +14,7 @@ struct FakePjrtControls {
   bool loads_for_the_first = false;      // a plugin that loads all programs for its first device
   bool fails_transfers = false;          // to the device
   bool serializes = true;
+  bool has_topologies = true;  // compiles for devices that are not there
   bool counts_memory = true;
   int64_t temporary_bytes = 0;  // that a program says a run takes
   // The time after which an event has happened: of a copy to the device, of a run, of a copy back.
@@ -33,6 +34,7 @@ struct FakePjrtControls {
   int64_t live_clients = 0;
   int64_t live_errors = 0;
   int64_t live_events = 0;
+  int64_t live_topologies = 0;
   int64_t transfers_under_way = 0;  // whose events were not waited for
   int64_t transfers_under_way_max = 0;
   int64_t compile_count = 0;

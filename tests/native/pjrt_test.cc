@@ -14,6 +14,7 @@
 
 #include "native/base/clock.h"
 #include "native/pjrt/accelerator.h"
+#include "native/pjrt/ahead_compiler.h"
 #include "native/pjrt/device_memory.h"
 #include "native/pjrt/device_parameters.h"
 #include "native/pjrt/device_turns.h"
@@ -52,6 +53,7 @@ class PjrtTest : public ::testing::Test {
     EXPECT_EQ(controls_->live_clients, 0);
     EXPECT_EQ(controls_->live_errors, 0);
     EXPECT_EQ(controls_->live_events, 0);
+    EXPECT_EQ(controls_->live_topologies, 0);
   }
 
   Accelerator::List MakeAccelerators(AcceleratorOptions options = {}) const {
@@ -491,6 +493,68 @@ TEST_F(PjrtTest, APluginThatCannotSerializeCompilesEachTime) {
   ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
   EXPECT_EQ(controls_->compile_count, 2);
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+// A topology of the fake plugin is the kind of its device.
+TEST_F(PjrtTest, ACacheFilledForATopologyServesItsDevice) {
+  const testing::TemporaryDirectory directory;
+  const ExecutableCache cache(directory.path());
+  {
+    const auto compiler = AheadCompiler::Open(plugin_.value(), "Fake");
+    ASSERT_TRUE(compiler.ok()) << compiler.status().message();
+    EXPECT_EQ(controls_->live_clients, 0) << "the device need not be there";
+    ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).ok());
+    ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).ok());
+    EXPECT_EQ(compiler.value()->compiled_count(), 1);
+  }
+  const auto accelerator = MakeAccelerator();
+  ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
+  EXPECT_EQ(accelerator->State().compiled_count, 0);
+  EXPECT_EQ(accelerator->State().loaded_count, 1);
+  EXPECT_EQ(controls_->compile_count, 1);
+}
+
+TEST_F(PjrtTest, ACacheFilledForAnotherDeviceIsNotUsed) {
+  const testing::TemporaryDirectory directory;
+  const ExecutableCache cache(directory.path());
+  const auto compiler = AheadCompiler::Open(plugin_.value(), "Another");
+  ASSERT_TRUE(compiler.ok()) << compiler.status().message();
+  ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).ok());
+  const auto accelerator = MakeAccelerator();
+  ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
+  EXPECT_EQ(accelerator->State().compiled_count, 1);
+  EXPECT_EQ(accelerator->State().loaded_count, 0);
+}
+
+TEST_F(PjrtTest, ACacheIsFilledForADeviceThatIsThere) {
+  const testing::TemporaryDirectory directory;
+  const ExecutableCache cache(directory.path());
+  const auto compiler = AheadCompiler::Open(plugin_.value(), "");
+  ASSERT_TRUE(compiler.ok()) << compiler.status().message();
+  ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).ok());
+  const auto accelerator = MakeAccelerator();
+  EXPECT_EQ(compiler.value()->target(), accelerator->target());
+  ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
+  EXPECT_EQ(accelerator->State().compiled_count, 0);
+}
+
+TEST_F(PjrtTest, APluginWithoutTopologiesNamesTheRemedy) {
+  controls_->has_topologies = false;
+  const auto compiler = AheadCompiler::Open(plugin_.value(), "Fake");
+  EXPECT_EQ(compiler.status().code(), Code::kUnimplemented);
+  EXPECT_NE(compiler.status().message().find("leave the topology out"), std::string::npos);
+}
+
+TEST_F(PjrtTest, AProgramThatCannotBeKeptIsAnErrorAhead) {
+  const testing::TemporaryDirectory directory;
+  const auto compiler = AheadCompiler::Open(plugin_.value(), "Fake");
+  ASSERT_TRUE(compiler.ok()) << compiler.status().message();
+  const ExecutableCache nowhere(directory.path() + "/nowhere");
+  EXPECT_EQ(nowhere.Fill(*compiler.value(), Code(4, 1)).code(), Code::kFailedPrecondition);
+  controls_->serializes = false;
+  const ExecutableCache cache(directory.path());
+  EXPECT_EQ(cache.Fill(*compiler.value(), Code(4, 1)).code(), Code::kUnimplemented);
+  EXPECT_EQ(cache.Fill(*compiler.value(), "no program").code(), Code::kInvalidArgument);
 }
 
 }  // namespace

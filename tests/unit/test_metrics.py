@@ -38,7 +38,7 @@ from serving.core.servable import (
     ServableStatus,
     UnloadStage,
 )
-from serving.data_plane.loads import AcceleratorMemory
+from serving.data_plane.loads import AcceleratorMemory, AcceleratorState
 from serving.data_plane.servables import CPU_REASONS, BatchFigures
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.loading.reservoirs import Reservoirs
@@ -735,12 +735,21 @@ def test_unknown_memory_of_accelerator_has_no_series(
     assert [name for name, _ in series if "accelerator_memory" in name] == shown
 
 
+def test_programs_of_an_accelerator_have_their_source():
+    state = AcceleratorState(0, 0, 0, 0, is_failing=False, compiled_count=3, loaded_count=4)
+    series = series_of(accelerated_parts(accelerator=FakeAccelerator(state_figures=state)))
+    name = "serving_accelerator_programs_total"
+    assert value(series, name, device="0", source="compiled") == 3
+    assert value(series, name, device="0", source="cache") == 4
+
+
 def test_version_that_ends_has_no_runs_on_accelerator():
     series = series_of(accelerated_parts(UNLOADING))
     names = {name for name, labels in series if "accelerator" in name}
     assert names == {
         "serving_accelerator_memory_used_bytes",
         "serving_accelerator_memory_limit_bytes",
+        "serving_accelerator_programs_total",
     }
 
 

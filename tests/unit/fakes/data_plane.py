@@ -78,8 +78,9 @@ class FakePlane:
         self.tables_without_value: list[str] = []
         self.op_libraries: list[str] = []
         self.accelerators: list[FakeAccelerator] = []
-        # The results of `use_accelerator` in each load.
+        # The results of `use_accelerator` and `compile_ahead` in each load, and the arguments of the latter.
         self.accelerated: list[AcceleratedSignature] = []
+        self.ahead: list[tuple[object | None, tuple[int, ...], str, str, bool]] = []
         self.background_threads: dict[str, str] = {}
         # All loads, in their order.
         self.loads: list[FakeSavedModelLoad] = []
@@ -149,6 +150,9 @@ class FakePlane:
         self.accelerators = [FakeAccelerator(plugin, memory_fraction, memory_bytes_max)]
         return self.accelerators
 
+    def open_ahead_compiler(self, plugin: str, topology: str) -> "FakeAheadCompiler":
+        return FakeAheadCompiler(f"{plugin}, {topology}")
+
     def BatchSlots(self, count: int) -> list[int]:  # noqa: N802
         return [count]  # a list, so that two are distinct
 
@@ -196,6 +200,14 @@ class FakePlane:
         if step in self.failures:
             raise self.failures[step]
         self.after_step(step)
+
+
+@dataclass(frozen=True)
+class FakeAheadCompiler:
+    """`_native.AheadCompiler`."""
+
+    target: str
+    compiled_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -373,6 +385,18 @@ class FakeSavedModelLoad:
 
     def analyze_rows(self) -> None:
         self._plane.take_step("analyze_rows")
+
+    def compile_ahead(
+        self,
+        compiler: object | None,
+        rows: Sequence[int],
+        cache_directory: str,
+        tables: str,
+        only_if_worth: bool,
+    ) -> list[AcceleratedSignature]:
+        self._plane.take_step("compile_ahead")
+        self._plane.ahead.append((compiler, tuple(rows), cache_directory, tables, only_if_worth))
+        return self._plane.accelerated
 
     def use_accelerator(
         self,
