@@ -31,9 +31,11 @@ base::Status DecodeTensor(base::WireReader proto, const TensorSpec& spec, size_t
   proto.AppendRest(&tensor.bytes);
   constexpr size_t kMarkBytes = sizeof testing::kRowsMark - 1;
   if (tensor.bytes.compare(0, kMarkBytes, testing::kRowsMark) != 0) return {};
+  const size_t element_bytes = ElementBytes(spec.dtype);
+  if (element_bytes == 0) return base::InvalidArgument("rows need a dtype with a size");
   tensor.bytes.erase(0, kMarkBytes);
   tensor.dtype = spec.dtype;
-  tensor.dims = {static_cast<int64_t>(tensor.bytes.size() / ElementBytes(spec.dtype))};
+  tensor.dims = {static_cast<int64_t>(tensor.bytes.size() / element_bytes)};
   return {};
 }
 
