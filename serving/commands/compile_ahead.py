@@ -3,7 +3,9 @@
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 from serving.base.errors import InvalidConfig, MillpondError, NotFound
@@ -13,7 +15,7 @@ from serving.config.flag_rows import accelerator, row_counts
 from serving.config.op_library_files import installed_op_libraries
 from serving.config.server_config import ServerConfig
 from serving.core.model_settings import Platform, TablePlace
-from serving.data_plane.loads import AheadCompiler
+from serving.data_plane.loads import AheadCompiler, SavedModelLoad
 from serving.data_plane.plane import DataPlane, RuntimeOptions, native_module
 from serving.data_plane.servables import AcceleratedSignature
 from serving.data_plane.status_errors import statuses_as_errors
@@ -23,6 +25,7 @@ from serving.loading.load_checks import missing_ops_message
 from serving.loading.topologies import TOPOLOGIES, topology_description
 
 _GRAPH_FILES = ("saved_model.pb", "saved_model.pbtxt")
+_UNIMPLEMENTED = 12  # the gRPC status code: no signature of the version can be compiled
 WHOLE, SPLIT, CPU = "whole", "split", "CPU"
 
 
@@ -88,7 +91,9 @@ class _Compilation:
                 return self._compile(directory)
             except _MissingOps as missing:
                 ops = InstalledOps(installed_op_libraries)
-                if not ops.load(missing.ops, self.plane.load_op_library):
+                with redirect_stdout(StringIO()):  # the log lines about the libraries
+                    is_known = ops.load(missing.ops, self.plane.load_op_library)
+                if not is_known:
                     raise
             return self._compile(directory)
 
@@ -98,15 +103,26 @@ class _Compilation:
             load.read_graph()
             if missing := load.missing_ops():
                 raise _MissingOps(missing)
-            return load.compile_ahead(
-                self.compiler,
-                self.parsed.rows,
-                self.parsed.cache or "",
-                self.parsed.tables,
-                self.parsed.platform != Platform.PJRT.value,
-            )
+            try:
+                return self._compile_signatures(load)
+            except self.plane.StatusError as error:
+                if error.args[0] != _UNIMPLEMENTED:
+                    raise
+                return [
+                    AcceleratedSignature(name, (), error.args[1], (), ())
+                    for name in load.signature_names
+                ]
         finally:
             load.discard()
+
+    def _compile_signatures(self, load: SavedModelLoad) -> Sequence[AcceleratedSignature]:
+        return load.compile_ahead(
+            self.compiler,
+            self.parsed.rows,
+            self.parsed.cache or "",
+            self.parsed.tables,
+            self.parsed.platform != Platform.PJRT.value,
+        )
 
 
 class _MissingOps(NotFound):

@@ -11,6 +11,7 @@ from serving.commands.compile_ahead import line_of, version_directory
 from serving.data_plane.servables import AcceleratedSignature
 from serving.loading.topologies import TOPOLOGIES, topology_description
 from tests.unit.fakes.data_plane import FakeAheadCompiler, FakePlane
+from tests.unit.fakes.errors import StatusError
 
 
 @pytest.fixture
@@ -137,3 +138,16 @@ def test_missing_op_is_named(tmp_path: Path, plane: FakePlane, capsys: pytest.Ca
     assert main(["compile", str(make_graph(tmp_path / "1")), "--dry-run"]) == 1
     assert "NoSuchOp" in capsys.readouterr().out
     assert plane.ahead == []
+
+
+@pytest.mark.parametrize(("code", "status"), [(12, 0), (15, 1)])
+def test_version_that_may_write_stays_on_the_cpu(
+    tmp_path: Path,
+    plane: FakePlane,
+    capsys: pytest.CaptureFixture[str],
+    code: int,
+    status: int,
+):
+    plane.failures["compile_ahead"] = StatusError(code, "it fails")
+    assert main(["compile", str(make_graph(tmp_path / "1")), "--dry-run"]) == status
+    assert ("serving_default: CPU: it fails" in capsys.readouterr().out) is (status == 0)
