@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE, until_closed_pipe
+from serving.base.early_stop import exit_at_stop_signals
 from serving.base.errors import InvalidConfig, MillpondError
 from serving.base.name_text import printable
-from serving.server.early_stop import exit_at_stop_signals
 from serving.server.launcher import preload_early
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from serving.base.early_stop import signals_kept
 from serving.base.errors import FailedPrecondition, InvalidConfig
-from serving.server.early_stop import signals_kept
 
 JEMALLOC_FILE_NAME = "libjemalloc.so.2"
 

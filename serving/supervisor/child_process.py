@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from serving.base.early_stop import signals_kept
 from serving.config.handed_sockets import VARIABLES
 from serving.supervisor.crash_page import DESCRIPTOR_VARIABLE
 
@@ -110,15 +111,17 @@ def _start(
     restart_count: int | None,
     environment: Mapping[str, str],
 ) -> int:
-    process_id = os.fork()
-    if process_id:
-        return process_id
-    try:
-        _hand_in(handed, input_descriptor)
-        child_environment = _environment(environment, sockets, restart_count)
-        os.execve(command[0], list(command), child_environment)
-    except BaseException as error:  # noqa: BLE001 (a fork must not run its parent's code)
-        _report_and_exit(error)
+    # A stop signal that comes before the child has its handlers waits for them.
+    with signals_kept():
+        process_id = os.fork()
+        if process_id:
+            return process_id
+        try:
+            _hand_in(handed, input_descriptor)
+            child_environment = _environment(environment, sockets, restart_count)
+            os.execve(command[0], list(command), child_environment)
+        except BaseException as error:  # noqa: BLE001 (a fork must not run its parent's code)
+            _report_and_exit(error)
 
 
 def _hand_in(descriptors: Sequence[int], input_descriptor: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from serving.base.clock import SystemClock, pause, seconds_since
+from serving.base.early_stop import STOP_SIGNALS
 from serving.supervisor.child_process import ChildProcess, HeldSocket, start_child
 
 REPORT = """
@@ -115,3 +116,17 @@ def test_standby_that_has_failed_is_not_released():
     with pytest.raises(ChildProcessError):
         child.wait_status()
     os.close(own)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_child_told_to_stop_at_once_ends_well(number: signal.Signals):
+    """The signal comes before the child's interpreter runs, and so before its handlers."""
+    code = "from serving.base.early_stop import exit_at_stop_signals; exit_at_stop_signals()"
+    page = os.memfd_create("page")
+    read_end, write_end = os.pipe()
+    child = start([sys.executable, "-c", f"{code}; import sys; sys.exit(3)"], [], page, read_end)
+    child.send_signal(number)
+    assert wait(child) == 0
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()).isdisjoint(STOP_SIGNALS)
+    for descriptor in (page, read_end, write_end):
+        os.close(descriptor)

@@ -5,14 +5,14 @@ from typing import NoReturn
 
 import pytest
 
-from serving.server.early_stop import STOP_SIGNALS
+from serving.base.early_stop import STOP_SIGNALS
 from serving.server.launcher import preload_early
 
 TIMEOUT_SECONDS = 60
 
 _SIGNALLED_IN_AN_IMPORT = """
 import os, signal, sys
-from serving.server.early_stop import exit_at_stop_signals
+from serving.base.early_stop import exit_at_stop_signals
 exit_at_stop_signals()
 os.kill(os.getpid(), signal.{name})
 import serving.commands.serve
@@ -21,7 +21,7 @@ import serving.commands.serve
 # The signal comes between two programs, when neither has a handler.
 _SIGNALLED_AT_THE_EXEC = """
 import os, signal, sys
-from serving.server.early_stop import exit_at_stop_signals, signals_kept
+from serving.base.early_stop import exit_at_stop_signals, signals_kept
 if sys.argv[1] == "first":
     exit_at_stop_signals()
     with signals_kept():
