@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of the groups on the command line, if any package is missing.
 #
-#   scripts/install_packages.sh build grpc run test lint fuzz bench runtime
+#   scripts/install_packages.sh build grpc run test lint clang bench runtime
 #
 # Does not use the network if all packages are installed, so every make target can run it first.
 set -euo pipefail
@@ -21,12 +21,12 @@ packages_of() {
     test) echo "libgtest-dev libgmock-dev prometheus chromium openssl curl nghttp2-client zsh fish haproxy
                 default-jdk-headless golang-go" ;;
     lint) echo "clang-format-14 clang-tidy-14" ;;
-    # clang itself comes with clang-tidy; libFuzzer and clang's sanitizers are a package of 3 MB.
-    fuzz) echo "clang-14 libclang-rt-14-dev" ;;
+    # The compiler of the sanitizer builds; its sanitizers and libFuzzer are a package of their own.
+    clang) echo "clang-14 libclang-rt-14-dev" ;;
     bench) echo "nghttp2-client" ;;
     # The built module contains jemalloc, llhttp, nghttp2, OpenSSL and zlib.
     runtime) echo "python3 libstdc++6" ;;
-    *) echo "install_packages.sh: unknown group '$1'; one of: build grpc run test lint fuzz bench runtime" >&2; return 1 ;;
+    *) echo "install_packages.sh: unknown group '$1'; one of: build grpc run test lint clang bench runtime" >&2; return 1 ;;
   esac
 }
 

@@ -276,7 +276,7 @@ int64_t AllocatedBytes() { return static_cast<int64_t>(__sanitizer_get_current_a
 // The server checks the model's name on arrival.
 TEST_F(AdmissionOfCallsTest, AQueuedRequestStaysCompressed) {
   constexpr int kQueuedCount = 20;
-  constexpr int64_t kTensorBytes = 4'000'000;
+  constexpr int64_t kTensorBytes = 1'000'000;
   StartWith(100, {{"m", 100}});
   Replies held = BeginHeld(kRunCount);
   const std::string request =

@@ -40,7 +40,7 @@ class AwaitingQueueTest : public ::testing::Test {
   }
 
   const std::shared_ptr<testing::FakeCarrier> carrier_ = std::make_shared<testing::FakeCarrier>();
-  const CallLimits limits_;
+  const CallLimits limits_{};
   NoHandler handler_;
   const Method method_{"/test/m", &handler_};
   std::atomic<int64_t> counter_{0};

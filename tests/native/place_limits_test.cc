@@ -5,10 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace millpond::rpc {
@@ -41,6 +42,9 @@ class World {
     descriptors_.in_use = Below(0, descriptors_.limit);
     grpc_.places = PlaceLimits::OfGrpc(descriptors_, Below(0, 2) * 1'000);
     other_.places = PlaceLimits::OfMakingPlace(descriptors_, Below(0, 2) * 1'000);
+    for (int64_t number = descriptors_.in_use; number <= descriptors_.limit; ++number) {
+      free_.insert(free_.end(), number);
+    }
   }
 
   void Step() {
@@ -63,29 +67,33 @@ class World {
  private:
   struct Port {
     PlaceLimits places;
-    std::set<int64_t> open;
+    std::vector<int64_t> open;
   };
 
   int64_t Below(int64_t least, int64_t most) {
     return std::uniform_int_distribution<int64_t>(least, most)(random_);
   }
   void Open(Port* port) {
-    int64_t descriptor = descriptors_.in_use;
-    while (grpc_.open.count(descriptor) + other_.open.count(descriptor) > 0) ++descriptor;
+    const int64_t descriptor = *free_.begin();
     const auto count = static_cast<int64_t>(port->open.size());
     const bool has_room = port->places.RoomFor(count, descriptor) != Room::kNone;
-    if (has_room) port->open.insert(descriptor);
     is_refused_ = port == &other_ && !has_room;
+    if (!has_room) return;
+    free_.erase(free_.begin());
+    port->open.push_back(descriptor);
   }
   void Close(Port* port) {
     is_refused_ = false;
     if (port->open.empty()) return;
-    port->open.erase(
-        std::next(port->open.begin(), Below(0, static_cast<int64_t>(port->open.size()) - 1)));
+    const auto last = static_cast<int64_t>(port->open.size()) - 1;
+    std::swap(port->open[static_cast<size_t>(Below(0, last))], port->open.back());
+    free_.insert(port->open.back());
+    port->open.pop_back();
   }
 
   std::mt19937 random_;
   Descriptors descriptors_;
+  std::set<int64_t> free_;
   Port grpc_;
   Port other_;
   int64_t share_of_grpc_ = 1;

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -109,10 +109,10 @@ class Load {
 
 void ExpectIntact(const Version& version) {
   for (size_t row = 0; row < kRowCount; ++row) {
+    std::array<std::byte, kRowBytes> expected;
+    expected.fill(version.expected[row]);
     const std::byte* const begin = version.data + row * kRowBytes;
-    const bool is_right = std::all_of(
-        begin, begin + kRowBytes, [&](std::byte value) { return value == version.expected[row]; });
-    ASSERT_TRUE(is_right) << "row " << row;
+    ASSERT_EQ(std::memcmp(begin, expected.data(), kRowBytes), 0) << "row " << row;
   }
 }
 
