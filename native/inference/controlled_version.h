@@ -53,6 +53,7 @@ class ControlledVersion {
                                          const ControlledVersion* predecessor);
   // Ends each run of Answer and VerifyBatching at its next kernel, also if it begins later.
   void CancelRuns() { are_runs_cancelled_.store(true); }
+  const std::atomic<bool>& are_runs_cancelled() const { return are_runs_cancelled_; }
 
   // The state of each signature, also after Destroy; empty without batching.
   std::vector<servable::SignatureBatching> Batching() const;

@@ -104,6 +104,11 @@ std::shared_ptr<const ParameterCopy> DeviceParameters::Pin() {
   return nullptr;
 }
 
+bool DeviceParameters::IsThere() const {
+  const std::lock_guard lock(mutex_);
+  return copy_ != nullptr;
+}
+
 base::Status DeviceParameters::upload_error() const {
   const std::lock_guard lock(mutex_);
   return upload_error_;

@@ -68,6 +68,8 @@ class DeviceParameters final : private DeviceMemory::Owner, private UploadQueue:
   base::Status Upload(int64_t run_bytes);
   // Returns the copy, which is not dropped as long as the caller has it. Null if there is none now.
   std::shared_ptr<const ParameterCopy> Pin();
+  // True if the copy is there now. Unlike Pin, it asks for nothing.
+  bool IsThere() const;
   // The error of an upload that a Pin asked for, after which no Pin asks again. OK if there was
   // none but RESOURCE_EXHAUSTED.
   base::Status upload_error() const;

@@ -180,14 +180,15 @@ int64_t RowProgram::run_bytes_max() const {
 
 base::Status RowProgram::Run(const ParameterCopy& copy, int64_t rows,
                              const std::vector<const char*>& inputs,
-                             const std::vector<char*>& outputs, int64_t deadline_ns) const {
+                             const std::vector<char*>& outputs, int64_t deadline_ns,
+                             int64_t* wait_ns) const {
   const int64_t largest = programs_.rbegin()->first;
   std::vector<const char*> from = inputs;
   std::vector<char*> to = outputs;
   while (rows > 0) {
     const int64_t taken = std::min(rows, largest);
     const auto& [size, program] = *programs_.lower_bound(taken);
-    MILLPOND_RETURN_IF_ERROR(RunPiece(copy, size, program, taken, from, to, deadline_ns));
+    MILLPOND_RETURN_IF_ERROR(RunPiece(copy, size, program, taken, from, to, deadline_ns, wait_ns));
     for (size_t i = 0; i < from.size(); ++i) from[i] += taken * inputs_[i].bytes;
     for (size_t i = 0; i < to.size(); ++i) to[i] += taken * outputs_[i].bytes;
     rows -= taken;
@@ -198,7 +199,8 @@ base::Status RowProgram::Run(const ParameterCopy& copy, int64_t rows,
 // Runs one program, once it is the model's turn.
 base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const Program& program,
                                   int64_t rows, const std::vector<const char*>& inputs,
-                                  const std::vector<char*>& outputs, int64_t deadline_ns) const {
+                                  const std::vector<char*>& outputs, int64_t deadline_ns,
+                                  int64_t* all_wait_ns) const {
   const Accelerator& accelerator = *parameters_->accelerator();
   const int64_t came_ns = base::MonotonicNs();
   const int64_t cost_ns = program.cost_ns->load(std::memory_order_relaxed);
@@ -206,6 +208,7 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
       accelerator.turns().Take(parameters_->model(), parameters_->is_low(), cost_ns, deadline_ns);
   if (!turn.ok()) return turn.status();
   const int64_t wait_ns = base::MonotonicNs() - came_ns;
+  if (all_wait_ns != nullptr) *all_wait_ns += wait_ns;
   const DeviceMemory::RunCharge charge =
       accelerator.memory().ChargeRun(parameters_->model(), program.run_bytes);
   if (!charge) {

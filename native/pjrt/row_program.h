@@ -47,10 +47,12 @@ class RowProgram {
   // elements of the first row of each; all rows of a tensor follow it. Waits for the model's turn.
   // Returns DEADLINE_EXCEEDED if that cannot come early enough, ABORTED if other runs came first
   // for too long, RESOURCE_EXHAUSTED if the run would take more memory than its model may have now,
-  // and the accelerator's error; `outputs` are undefined then.
+  // and the accelerator's error; `outputs` are undefined then. Adds the time of the wait to
+  // `*wait_ns` unless it is null.
   base::Status Run(const ParameterCopy& copy, int64_t rows, const std::vector<const char*>& inputs,
                    const std::vector<char*>& outputs,
-                   int64_t deadline_ns = DeviceTurns::kNoDeadline) const;
+                   int64_t deadline_ns = DeviceTurns::kNoDeadline,
+                   int64_t* wait_ns = nullptr) const;
 
   DeviceParameters& parameters() const { return *parameters_; }
   std::vector<int64_t> sizes() const;
@@ -72,7 +74,8 @@ class RowProgram {
 
   base::Status RunPiece(const ParameterCopy& copy, int64_t size, const Program& program,
                         int64_t rows, const std::vector<const char*>& inputs,
-                        const std::vector<char*>& outputs, int64_t deadline_ns) const;
+                        const std::vector<char*>& outputs, int64_t deadline_ns,
+                        int64_t* wait_ns) const;
 
   const std::shared_ptr<DeviceParameters> parameters_;
   const std::vector<size_t> parameter_indices_;

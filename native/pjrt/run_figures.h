@@ -25,8 +25,9 @@ enum class CpuReason {
   kWaited,   // the runs of other models came first for too long
   kGaveWay,  // the thread gives way (native/base/giving_way.h), so it must hold up no other run
   kRefused,  // a check of the request failed: in its part on the CPU, or of its indices
+  kFaster,   // the CPU is faster for so many rows (side_times.h)
 };
-inline constexpr size_t kCpuReasonCount = 8;
+inline constexpr size_t kCpuReasonCount = 9;
 
 // The runs of one signature on one accelerator since its load.
 struct RunFigures {

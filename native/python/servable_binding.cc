@@ -180,6 +180,22 @@ int64_t VerifyBatching(PyServable& self, const PyServable* predecessor) {
   }));
 }
 
+void MeasureSides(const PyServable& self, double seconds_max) {
+  const auto pinned = ValueOrThrow(self.version().Pin());
+  ThrowIfError(WithoutGil([&] {
+    return self.loaded().model().MeasureSides(SecondsToNs(seconds_max),
+                                              self.version().are_runs_cancelled());
+  }));
+}
+
+void ChooseSide(const PyServable& self, const std::string& signature, int64_t rows,
+                bool is_on_accelerator, int64_t probe_one_of) {
+  const auto pinned = ValueOrThrow(self.version().Pin());
+  ThrowIfError(self.loaded().model().ChooseSide(
+      signature, rows, is_on_accelerator ? pjrt::Side::kAccelerator : pjrt::Side::kCpu,
+      probe_one_of));
+}
+
 nb::bytes SignatureDefMap(const PyServable& self) {
   const auto pinned = ValueOrThrow(self.version().Pin());
   const std::string& map = pinned->signature_def_map();
@@ -288,6 +304,9 @@ void RegisterLoadedServable(nb::module_& module) {
              const auto pinned = ValueOrThrow(self.version().Pin());
              return self.loaded().model().signatures_on_accelerator();
            })
+      .def("measure_sides", &MeasureSides, nb::arg("seconds_max"))
+      .def("choose_side", &ChooseSide, nb::arg("signature"), nb::arg("rows"),
+           nb::arg("is_on_accelerator"), nb::arg("probe_one_of"))
       .def("seal_arena", &SealArena)
       .def("destroy", &Destroy);
 }

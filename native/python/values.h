@@ -174,13 +174,27 @@ struct ValueClass<tf::MissingKernel> {
 };
 
 template <>
+struct ValueClass<pjrt::SizeTimes> {
+  using Value = pjrt::SizeTimes;
+  static constexpr auto kModule = "serving.data_plane.servables";
+  static constexpr char kName[] = "SizeTimes";
+  static constexpr auto kFields =
+      std::tuple{Field{"rows", &Value::rows}, Field{"cpu_ns", &Value::cpu_ns},
+                 Field{"accelerator_ns", &Value::accelerator_ns},
+                 Field{"is_on_accelerator", &Value::is_on_accelerator}};
+};
+
+template <>
 struct ValueClass<tf::AcceleratedSignature> {
   using Value = tf::AcceleratedSignature;
   static constexpr auto kModule = "serving.data_plane.servables";
   static constexpr char kName[] = "AcceleratedSignature";
-  static constexpr auto kFields = std::tuple{
-      Field{"name", &Value::name}, Field{"rows", &Value::rows}, Field{"reason", &Value::reason},
-      Field{"host_ops", &Value::host_ops}, Field{"host_tables", &Value::host_tables}};
+  static constexpr auto kFields = std::tuple{Field{"name", &Value::name},
+                                             Field{"rows", &Value::rows},
+                                             Field{"reason", &Value::reason},
+                                             Field{"host_ops", &Value::host_ops},
+                                             Field{"host_tables", &Value::host_tables},
+                                             Field{"sizes", &Value::sizes}};
 };
 
 template <>
@@ -225,8 +239,8 @@ static_assert(EnumNames<pjrt::RunStage>::kNames.size() == pjrt::kRunStageCount);
 template <>
 struct EnumNames<pjrt::CpuReason> {
   static constexpr char kName[] = "CPU_REASONS";
-  static constexpr std::array kNames = {"shape", "memory", "failed",   "lost",
-                                        "away",  "waited", "gave_way", "refused"};
+  static constexpr std::array kNames = {"shape",  "memory",   "failed",  "lost",  "away",
+                                        "waited", "gave_way", "refused", "faster"};
 };
 static_assert(EnumNames<pjrt::CpuReason>::kNames.size() == pjrt::kCpuReasonCount);
 

@@ -29,9 +29,9 @@ void RegisterValues(nanobind::module_& module) {
                 tensor::RowVerdict::Kind, pjrt::RunStage, pjrt::CpuReason>(module);
   RegisterDataclasses<
       tf::RuntimeOptions, memory::MemoryStatistics, tf::MemoryPlan, memory::SlabPoolStatistics,
-      memory::TableStatistics, tf::TableReport, tf::MissingKernel, tf::AcceleratedSignature,
-      pjrt::AcceleratorMemory, pjrt::AcceleratorState, pjrt::RunFigures, pjrt::UploadFigures,
-      servable::BatchSettings, memory::ArenaStatistics, memory::ArenaRemains,
+      memory::TableStatistics, tf::TableReport, tf::MissingKernel, pjrt::SizeTimes,
+      tf::AcceleratedSignature, pjrt::AcceleratorMemory, pjrt::AcceleratorState, pjrt::RunFigures,
+      pjrt::UploadFigures, servable::BatchSettings, memory::ArenaStatistics, memory::ArenaRemains,
       servable::BatchFigures, servable::SignatureBatching, servable::RequestReservoirStatistics,
       servable::RequestLogStatistics, tf::LoggedBatch, servable::Routing, metrics::LatencyFigures,
       metrics::HistoryPoint, base::TraceContext, metrics::RequestSpan, tf::EventTotal, tf::Trace,

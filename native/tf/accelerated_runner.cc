@@ -116,6 +116,9 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     report = std::move(draft.report);
     made->programs_[draft.signature->name] = std::move(programs.value());
     made->splits_.emplace(draft.signature->name, std::move(draft.split));
+    if (use.only_if_worth) {
+      made->sides_.emplace(draft.signature->name, std::make_unique<MeasuredSides>(report.rows));
+    }
   }
   for (auto& [name, report] : drafted.reports) made->signatures_.push_back(std::move(report));
   if (made->programs_.empty()) {
@@ -153,6 +156,10 @@ Status AcceleratedPrograms::Upload(const AcceleratorUse& use) {
 
 std::vector<AcceleratedSignature> AcceleratedPrograms::signatures() const {
   std::vector<AcceleratedSignature> signatures = signatures_;
+  for (AcceleratedSignature& signature : signatures) {
+    const MeasuredSides* const sides = SidesOf(signature.name);
+    if (sides != nullptr) signature.sizes = sides->times.Times();
+  }
   const auto uploads = upload_figures();
   const bool is_there = std::any_of(uploads.begin(), uploads.end(),
                                     [](const auto& upload) { return upload.resident_bytes > 0; });
@@ -162,6 +169,11 @@ std::vector<AcceleratedSignature> AcceleratedPrograms::signatures() const {
     if (!signature.rows.empty()) signature.reason.clear();
   }
   return signatures;
+}
+
+MeasuredSides* AcceleratedPrograms::SidesOf(const std::string& signature) const {
+  const auto found = sides_.find(signature);
+  return found == sides_.end() ? nullptr : found->second.get();
 }
 
 std::vector<pjrt::UploadFigures> AcceleratedPrograms::upload_figures() const {
@@ -197,7 +209,7 @@ std::unique_ptr<SignatureRunner> AcceleratedPrograms::Accelerate(const tensor::S
                                                     parts.device, parts.needs_exact_rows);
   return std::make_unique<SplitRunner>(std::move(whole),
                                        parts.has_host_part() ? make_runner(parts.host) : nullptr,
-                                       std::move(device), parts);
+                                       std::move(device), parts, SidesOf(signature.name));
 }
 
 AcceleratedRunner::AcceleratedRunner(std::unique_ptr<SignatureRunner> host,
@@ -209,9 +221,10 @@ AcceleratedRunner::AcceleratedRunner(std::unique_ptr<SignatureRunner> host,
   }
 }
 
-Status AcceleratedRunner::Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
-                              tensor::TensorList* result) const {
-  const auto tried = TryThere(outputs, inputs, result);
+Status AcceleratedRunner::RunInTurn(const tensor::OutputSet& outputs,
+                                    const tensor::TensorList& inputs, tensor::TensorList* result,
+                                    int64_t* wait_ns) const {
+  const auto tried = TryThere(outputs, inputs, result, wait_ns);
   if (!tried.ok()) return tried.status();
   if (!tried.value()) return {};
   CountCpuRun(*tried.value());
@@ -229,6 +242,11 @@ bool AcceleratedRunner::MayRun(std::optional<int64_t> rows) const {
   }
   if (reason) CountCpuRun(*reason);
   return !reason;
+}
+
+bool AcceleratedRunner::IsThere() const {
+  return std::any_of(replicas_.begin(), replicas_.end(),
+                     [](const auto& replica) { return replica->program.parameters().IsThere(); });
 }
 
 bool AcceleratedRunner::HasProgramFor(int64_t rows) const {
@@ -279,8 +297,8 @@ void AcceleratedRunner::GiveUp(const Replica& replica, const Status& error) cons
 
 // Runs there, or returns the reason why the CPU has to. Its only error is DEADLINE_EXCEEDED.
 StatusOr<std::optional<pjrt::CpuReason>> AcceleratedRunner::TryThere(
-    const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
-    tensor::TensorList* result) const {
+    const tensor::OutputSet& outputs, const tensor::TensorList& inputs, tensor::TensorList* result,
+    int64_t* wait_ns) const {
   const std::optional<int64_t> rows = RowsOf(inputs);
   if (!rows || !HasProgramFor(*rows)) return std::optional(pjrt::CpuReason::kShape);
   // All other runs would wait for a thread that has a turn and no core.
@@ -292,7 +310,7 @@ StatusOr<std::optional<pjrt::CpuReason>> AcceleratedRunner::TryThere(
     if (choice.replica == nullptr) {
       return std::optional(has_failed ? pjrt::CpuReason::kFailed : choice.reason);
     }
-    const Status ran = RunThere(choice, *rows, outputs, inputs, result);
+    const Status ran = RunThere(choice, *rows, outputs, inputs, result, wait_ns);
     switch (ran.code()) {
       case base::Code::kOk:
         return std::optional<pjrt::CpuReason>();
@@ -331,8 +349,8 @@ std::optional<int64_t> AcceleratedRunner::RowsOf(const tensor::TensorList& input
 
 Status AcceleratedRunner::RunThere(const Choice& choice, int64_t rows,
                                    const tensor::OutputSet& outputs,
-                                   const tensor::TensorList& inputs,
-                                   tensor::TensorList* result) const {
+                                   const tensor::TensorList& inputs, tensor::TensorList* result,
+                                   int64_t* wait_ns) const {
   static auto* const allocator = new RunAllocator(tensorflow::cpu_allocator());
   std::vector<const char*> from;
   for (const Tensor& input : inputs.storage().tensors) {
@@ -349,8 +367,8 @@ Status AcceleratedRunner::RunThere(const Choice& choice, int64_t rows,
     }
     to.push_back(static_cast<char*>(computed.back().data()));
   }
-  MILLPOND_RETURN_IF_ERROR(
-      choice.replica->program.Run(*choice.copy, rows, from, to, RunScope::CurrentDeadlineNs()));
+  MILLPOND_RETURN_IF_ERROR(choice.replica->program.Run(*choice.copy, rows, from, to,
+                                                       RunScope::CurrentDeadlineNs(), wait_ns));
   std::vector<Tensor>& wanted = result->storage().tensors;
   wanted.clear();
   for (size_t i = 0; i < computed.size(); ++i) {

@@ -17,6 +17,7 @@
 #include "native/pjrt/run_figures.h"
 #include "native/tensor/signature.h"
 #include "native/tf/host_tables.h"
+#include "native/tf/side_measurement.h"
 #include "native/tf/signature_draft.h"
 #include "native/tf/signature_runner.h"
 #include "native/tf/signature_split.h"
@@ -70,6 +71,8 @@ class AcceleratedPrograms {
   // Makes a runner on the CPU for a signature of the session.
   using MakeRunner =
       std::function<std::unique_ptr<SignatureRunner>(const tensor::Signature& signature)>;
+  // The two sides of a signature; null if there is no choice.
+  MeasuredSides* SidesOf(const std::string& signature) const;
   // Returns a runner that runs `signature` on the accelerator as far as it can run there; all on
   // the CPU if it cannot. This object and `signature` must outlive it.
   std::unique_ptr<SignatureRunner> Accelerate(const tensor::Signature& signature,
@@ -85,6 +88,8 @@ class AcceleratedPrograms {
   std::vector<std::shared_ptr<pjrt::DeviceParameters>> parameters_;  // of each accelerator
   std::map<std::string, Programs, std::less<>> programs_;
   std::map<std::string, SignatureSplit, std::less<>> splits_;  // of the programs
+  // Of the programs, unless all their runs are for the accelerator.
+  std::map<std::string, std::unique_ptr<MeasuredSides>, std::less<>> sides_;
   std::vector<AcceleratedSignature> signatures_;
 };
 
@@ -105,10 +110,14 @@ class AcceleratedRunner final : public DeviceRunner {
   base::Status MakeCallable(const tensor::OutputSet& outputs) const override {
     return host_->MakeCallable(outputs);
   }
-  base::Status Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
-                   tensor::TensorList* result) const override;
+  base::Status RunInTurn(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                         tensor::TensorList* result, int64_t* wait_ns) const override;
   bool MayRun(std::optional<int64_t> rows) const override;
-  void CountRefused() const override { CountCpuRun(pjrt::CpuReason::kRefused); }
+  bool IsThere() const override;
+  // Counts it with those of the first accelerator.
+  void CountCpuRun(pjrt::CpuReason reason) const override {
+    replicas_[0]->program.counts().CountCpuRun(reason);
+  }
 
  private:
   using Copy = std::shared_ptr<const pjrt::ParameterCopy>;
@@ -129,16 +138,14 @@ class AcceleratedRunner final : public DeviceRunner {
   Choice Choose(size_t first) const;
   Copy PinCopy(const Replica& replica) const;
   void GiveUp(const Replica& replica, const base::Status& error) const;
-  // Counts a run on the CPU, with those of the first accelerator.
-  void CountCpuRun(pjrt::CpuReason reason) const {
-    replicas_[0]->program.counts().CountCpuRun(reason);
-  }
   base::StatusOr<std::optional<pjrt::CpuReason>> TryThere(const tensor::OutputSet& outputs,
                                                           const tensor::TensorList& inputs,
-                                                          tensor::TensorList* result) const;
+                                                          tensor::TensorList* result,
+                                                          int64_t* wait_ns) const;
   std::optional<int64_t> RowsOf(const tensor::TensorList& inputs) const;
   base::Status RunThere(const Choice& choice, int64_t rows, const tensor::OutputSet& outputs,
-                        const tensor::TensorList& inputs, tensor::TensorList* result) const;
+                        const tensor::TensorList& inputs, tensor::TensorList* result,
+                        int64_t* wait_ns) const;
 
   const std::unique_ptr<SignatureRunner> host_;
   std::vector<std::unique_ptr<const Replica>> replicas_;  // one or more

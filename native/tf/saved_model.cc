@@ -506,6 +506,37 @@ std::vector<pjrt::RunFigures> SavedModel::accelerator_runs() const {
   return state_->accelerated->run_figures();
 }
 
+Status SavedModel::MeasureSides(int64_t ns_max, const std::atomic<bool>& is_cancelled) const {
+  if (state_->accelerated == nullptr) return {};
+  for (const auto& [name, signature] : state_->signatures) {
+    MeasuredSides* const sides = state_->accelerated->SidesOf(name);
+    if (sides == nullptr) continue;
+    tensor::RunContext run;
+    run.is_cancelled = &is_cancelled;
+    run.may_write = false;
+    run.deadline_ns = base::MonotonicNs() + ns_max;
+    const auto all = tensor::OutputSet::All(signature.outputs.size());
+    const auto run_inputs = [&, &signature = signature](const tensor::TensorList& inputs) {
+      tensor::TensorList result;
+      return Run(signature, all, run, inputs, &result);
+    };
+    const Status measured = tf::MeasureSides(signature, run_inputs, sides);
+    if (is_cancelled) return measured;
+    // Sizes that are not measured stay on the accelerator; probes of live runs measure them.
+    if (!measured.ok()) LOG(INFO) << "sides of '" << name << "': " << measured.message();
+  }
+  return {};
+}
+
+Status SavedModel::ChooseSide(const std::string& signature, int64_t rows, pjrt::Side side,
+                              int64_t probe_one_of) const {
+  MeasuredSides* const sides =
+      state_->accelerated == nullptr ? nullptr : state_->accelerated->SidesOf(signature);
+  if (sides != nullptr && sides->times.Choose(rows, side, probe_one_of)) return {};
+  return base::NotFound("signature '" + signature + "' has no choice for " + std::to_string(rows) +
+                        " rows");
+}
+
 Status SavedModel::MakeCallables() {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "MakeCallables"));
   const ParameterMemoryScope parameter_scope(state_->parameters);

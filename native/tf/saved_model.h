@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -135,6 +137,14 @@ class SavedModel {
   std::vector<pjrt::UploadFigures> accelerator_uploads() const;
   // The runs of each signature that has programs, on each accelerator.
   std::vector<pjrt::RunFigures> accelerator_runs() const;
+  // Measures the CPU and the accelerator on each size of each signature that has the choice
+  // (side_measurement.h), for `ns_max` a signature at most. Returns CANCELLED once `is_cancelled`.
+  // No request may run meanwhile. After MakeCallables.
+  base::Status MeasureSides(int64_t ns_max, const std::atomic<bool>& is_cancelled) const;
+  // Chooses the side of runs of up to `rows` rows (SideTimes::Choose). Returns NOT_FOUND if the
+  // signature has no choice for that size.
+  base::Status ChooseSide(const std::string& signature, int64_t rows, pjrt::Side side,
+                          int64_t probe_one_of) const;
   const tensor::SignatureMap& signatures() const;
   // A serialized tensorflow.serving.SignatureDefMap.
   const std::string& signature_def_map() const;

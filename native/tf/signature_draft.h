@@ -10,6 +10,7 @@
 #include "native/pjrt/ahead_compiler.h"
 #include "native/pjrt/executable_cache.h"
 #include "native/pjrt/row_program.h"
+#include "native/pjrt/side_times.h"
 #include "native/tensor/signature.h"
 #include "native/tf/host_tables.h"
 #include "native/tf/resource_reads.h"
@@ -29,6 +30,8 @@ struct AcceleratedSignature {
   std::string reason;
   std::vector<std::string> host_ops;     // for whose sake a part of it runs on the CPU, sorted
   std::vector<std::string> host_tables;  // that could be on the accelerator, sorted
+  // The times of both sides, and which one is chosen; empty if all runs are for the accelerator.
+  std::vector<pjrt::SizeTimes> sizes;
 };
 
 // How signatures are translated.

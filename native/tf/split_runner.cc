@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/base/clock.h"
 #include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -26,10 +27,38 @@ bool AreAllTrue(const tensorflow::Tensor& flags) {
 
 base::Status SplitRunner::Run(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
                               tensor::TensorList* result) const {
-  if (!device_->MayRun(RowsOf(inputs))) return whole_->Run(outputs, inputs, result);
-  const base::Status ran = RunParts(outputs, inputs, result);
-  const bool is_over = ran.ok() || ran.code() == base::Code::kDeadlineExceeded;
+  base::Status ran = RunOnChosenSide(outputs, inputs, result);
+  if (ran.ok() && sides_ != nullptr) sides_->sample.Offer(inputs);
+  return ran;
+}
+
+base::Status SplitRunner::RunOnChosenSide(const tensor::OutputSet& outputs,
+                                          const tensor::TensorList& inputs,
+                                          tensor::TensorList* result) const {
+  const std::optional<int64_t> rows = RowsOf(inputs);
+  const pjrt::SidePlan plan = PlanFor(rows);
+  const bool is_on_cpu = plan.side == pjrt::Side::kCpu;
+  if (is_on_cpu) device_->CountCpuRun(pjrt::CpuReason::kFaster);
+  if (!is_on_cpu && !device_->MayRun(rows)) return whole_->Run(outputs, inputs, result);
+  int64_t wait_ns = 0;
+  const int64_t began_ns = plan.is_timed ? base::MonotonicNs() : 0;
+  base::Status ran = is_on_cpu ? whole_->Run(outputs, inputs, result)
+                               : RunParts(outputs, inputs, result, &wait_ns);
+  if (ran.ok() && plan.is_timed) {
+    sides_->times.Add(*rows, plan.side, base::MonotonicNs() - began_ns - wait_ns);
+  }
+  const bool is_over = is_on_cpu || ran.ok() || ran.code() == base::Code::kDeadlineExceeded;
   return is_over ? ran : whole_->Run(outputs, inputs, result);
+}
+
+// Without known rows, the run is for the device. A probe there must not ask for parameters that are
+// away, because other models may have taken their place.
+pjrt::SidePlan SplitRunner::PlanFor(std::optional<int64_t> rows) const {
+  if (sides_ == nullptr || !rows) return {};
+  const pjrt::SidePlan plan = sides_->times.Plan(*rows);
+  const bool is_idle_probe =
+      plan.is_probe && plan.side == pjrt::Side::kAccelerator && !device_->IsThere();
+  return is_idle_probe ? pjrt::SidePlan{pjrt::Side::kCpu} : plan;
 }
 
 // Returns the rows of a request as far as its inputs show them: the device part takes the rows of
@@ -47,13 +76,14 @@ std::optional<int64_t> SplitRunner::RowsOf(const tensor::TensorList& inputs) con
 
 // Counts a request that a part refuses, unless its time is over.
 base::Status SplitRunner::Refuse(base::Status status) const {
-  if (status.code() != base::Code::kDeadlineExceeded) device_->CountRefused();
+  if (status.code() != base::Code::kDeadlineExceeded)
+    device_->CountCpuRun(pjrt::CpuReason::kRefused);
   return status;
 }
 
 base::Status SplitRunner::RunParts(const tensor::OutputSet& outputs,
-                                   const tensor::TensorList& inputs,
-                                   tensor::TensorList* result) const {
+                                   const tensor::TensorList& inputs, tensor::TensorList* result,
+                                   int64_t* wait_ns) const {
   tensor::TensorList made;
   if (host_ != nullptr) {
     const auto all = tensor::OutputSet::All(split_.host.outputs.size());
@@ -66,7 +96,7 @@ base::Status SplitRunner::RunParts(const tensor::OutputSet& outputs,
   }
   tensor::TensorList computed;
   const auto all = tensor::OutputSet::All(split_.device.outputs.size());
-  MILLPOND_RETURN_IF_ERROR(device_->Run(all, crossing, &computed));
+  MILLPOND_RETURN_IF_ERROR(device_->RunInTurn(all, crossing, &computed, wait_ns));
   if (split_.has_index_check && !AreAllTrue(computed.storage().tensors.back())) {
     return Refuse(base::InvalidArgument("an index is beyond its table"));  // the CPU says which
   }

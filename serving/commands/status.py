@@ -11,6 +11,7 @@ from serving.base.errors import NotFound
 from serving.base.name_text import listed, printable
 from serving.client.operator_calls import coming_versions, is_failed_load
 from serving.commands.connection import add_connection, connect
+from serving.monitoring.side_text import sides_text
 
 _COLUMNS = ("model", "version", "state", "age", "memory MB", "role", "remark")
 _BYTES_PER_MB = 1e6
@@ -273,8 +274,10 @@ def _accelerator_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[s
         if name in runs:
             start = f"{text}; on" if text else "runs on"
             text = f"{start} the accelerator {_runs_text(version, runs[name])}"
+        # Servers of earlier releases do not send "sizes".
+        sides = sides_text(parts.get(name, {}).get("sizes", ()))
         if text:
-            yield f"{subject}: signature {name} {text}"
+            yield f"{subject}: signature {name} {text}{sides and f'; {sides}'}"
 
 
 def _runs_of_signatures(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:

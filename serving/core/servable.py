@@ -64,6 +64,7 @@ class LoadStage(Enum):
     WARM_UP = "warm_up"
     SELF_WARM_UP = "self_warm_up"
     VERIFY_BATCHING = "verify_batching"
+    MEASURE = "measure"
     GATES = "gates"
     PUBLISH = "publish"
 

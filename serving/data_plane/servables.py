@@ -123,11 +123,22 @@ class SignatureBatching:
 RUN_STAGES = ("wait", "transfer_in", "run", "transfer_out")
 """The stages of a run on an accelerator, in their order."""
 
-CPU_REASONS = ("shape", "memory", "failed", "lost", "away", "waited", "gave_way", "refused")
+CPU_REASONS = (
+    "shape",
+    "memory",
+    "failed",
+    "lost",
+    "away",
+    "waited",
+    "gave_way",
+    "refused",
+    "faster",
+)
 """The reasons for a run on the CPU although the signature has programs for the accelerator: the request's
 shapes are not the signature's; the accelerator is full; the run failed there, which gives the signature up; it
 was given up before; the parameters are not there, and are asked for; other runs came first for 10 s; the
-thread gives way to others; the part on the CPU failed the request, or an index was wrong.
+thread gives way to others; the part on the CPU failed the request, or an index was wrong; the CPU is faster for
+so many rows.
 """
 
 
@@ -165,6 +176,19 @@ class AcceleratorRuns:
 
 
 @dataclass(frozen=True)
+class SizeTimes:
+    """The median times of a signature's last runs of up to `rows` rows, and the side that takes them now.
+
+    Times are in nanoseconds, without the wait for the accelerator's turn; 0: too few runs.
+    """
+
+    rows: int
+    cpu_ns: int
+    accelerator_ns: int
+    is_on_accelerator: bool
+
+
+@dataclass(frozen=True)
 class AcceleratedSignature:
     """A signature of a version that has an accelerator, and whether it runs there."""
 
@@ -180,6 +204,9 @@ class AcceleratedSignature:
 
     host_tables: Sequence[str]
     """The variables that stay in the server's memory although they could be on the accelerator."""
+
+    sizes: Sequence[SizeTimes] = ()
+    """The times of both sides for each of `rows`. Empty: all runs are for the accelerator."""
 
 
 @dataclass(frozen=True)
@@ -326,6 +353,24 @@ class Servable(Protocol):
 
     def accelerator_signatures(self) -> Sequence[AcceleratedSignature]:
         """The signatures of a version that was loaded for an accelerator, and where each runs."""
+
+    def measure_sides(self, seconds_max: float) -> None:
+        """Measures the runs of each signature with the choice on the CPU and on the accelerator, for each size.
+
+        It runs rows of a request of the warm-up, or zeros, for `seconds_max` a signature at most, the smallest
+        size first. Sizes that it does not come to, and those that fail, stay without times. All sizes are on the
+        accelerator after it. Call it after the warm-up and before the version is published. Raises CANCELLED
+        after `cancel_runs`.
+        """
+
+    def choose_side(
+        self, signature: str, rows: int, is_on_accelerator: bool, probe_one_of: int
+    ) -> None:
+        """Chooses the side of runs of up to `rows` rows, one of `SizeTimes.rows`.
+
+        One run of `probe_one_of` goes to the other side, so that its times stay known; 0: none. Raises NOT_FOUND
+        if the signature has no choice for that size.
+        """
 
     def seal_arena(self) -> bool:
         """Makes the slab read-only, once the version is warm.

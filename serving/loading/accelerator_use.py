@@ -15,6 +15,7 @@ from serving.core.servable import ServableId
 from serving.data_plane.loads import Accelerator, SavedModelLoad
 from serving.data_plane.servables import AcceleratedSignature
 from serving.loading.device_placement import DevicePlacement
+from serving.loading.side_choices import SideChoices
 
 _log = structlog.get_logger(__name__)
 
@@ -66,6 +67,7 @@ class AcceleratorUse:
 
     accelerators: Sequence[Accelerator]
     placement: DevicePlacement
+    sides: SideChoices
     rows: Sequence[int]
     """The numbers of rows that each signature is compiled for."""
 

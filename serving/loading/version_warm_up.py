@@ -14,6 +14,7 @@ from serving.gates.answer_watch import Answer, AnswerWatch
 from serving.gates.gate_runs import WarmUpWatch
 from serving.loading.load_stages import LoadStages
 from serving.loading.loader import LoadProgress, LoadSettings
+from serving.loading.side_choices import has_choice
 from warmup.replay import Ask
 from warmup.self_warm_up import SelfWarmUpResult, warm_joint_runs
 
@@ -68,6 +69,10 @@ class VersionWarmUp:
         if self._servable.batching():
             with self._stages.stage(LoadStage.VERIFY_BATCHING):
                 self._verify_batching()
+        accelerator = self._settings.accelerator
+        if accelerator is not None and has_choice(self._servable):
+            with self._stages.stage(LoadStage.MEASURE):
+                accelerator.sides.measure(self._id, self._servable)
 
     def _replay_records(self) -> None:
         gates = self._settings.gates

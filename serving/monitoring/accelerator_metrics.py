@@ -34,6 +34,7 @@ def accelerator_metrics(
     yield _padding(runs)
     yield _stages(runs)
     yield _cpu_runs(runs)
+    yield from _sides(versions)
     yield _programs(parts)
     yield from _memory(parts)
     yield from _sensors(parts.gpu_figures())
@@ -84,6 +85,25 @@ def _cpu_runs(by_labels: _Runs) -> Samples:
         for reason, count in zip(CPU_REASONS, runs.cpu_run_counts, strict=True):
             samples.add((*labels, reason), count)
     return samples
+
+
+def _sides(versions: Mapping[ServableId, AcceleratedVersion]) -> Iterator[Samples]:
+    medians, chosen = Samples(families.ACCELERATOR_MEDIAN), Samples(families.ACCELERATOR_CHOSEN)
+    for servable_id, version in versions.items():
+        for signature in version.signatures:
+            for size in signature.sizes:
+                labels = (
+                    servable_id.name,
+                    str(servable_id.version),
+                    signature.name,
+                    str(size.rows),
+                )
+                chosen.add(labels, int(size.is_on_accelerator))
+                for side, ns in (("cpu", size.cpu_ns), ("accelerator", size.accelerator_ns)):
+                    if ns:
+                        medians.add((*labels, side), ns / NS_PER_SECOND)
+    yield medians
+    yield chosen
 
 
 def _programs(parts: MonitoredParts) -> Samples:

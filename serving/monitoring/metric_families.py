@@ -500,7 +500,23 @@ ACCELERATOR_CPU_RUNS = MetricFamily(
     "the signature), memory (none left there), failed (the run that gave the signature up), lost (a later "
     "run), away (the parameters gave way to another version's, and come back), waited (other runs came first "
     "for 10 s), gave_way (the request has computed for so long that its thread gives way), refused (the part "
-    "on the CPU failed the request, or an index was wrong).",
+    "on the CPU failed the request, or an index was wrong), faster (the CPU is faster for so many rows).",
+)
+_SIZE_LABELS = (*_SIGNATURE_LABELS, "rows")
+ACCELERATOR_MEDIAN = MetricFamily(
+    name="serving_accelerator_median_seconds",
+    kind="gauge",
+    unit="seconds",
+    labels=(*_SIZE_LABELS, "side"),
+    help="Median time of the last runs of up to so many rows, by side: cpu, or accelerator (without the "
+    "wait for its turn). No series before three runs, or if all runs are for the accelerator.",
+)
+ACCELERATOR_CHOSEN = MetricFamily(
+    name="serving_accelerator_chosen",
+    kind="gauge",
+    labels=_SIZE_LABELS,
+    help="1 if runs of up to so many rows go to the accelerator, and 0 if they go to the CPU, which is "
+    "faster. No series if all runs are for the accelerator.",
 )
 ACCELERATOR_PROGRAMS = MetricFamily(
     name="serving_accelerator_programs_total",
@@ -791,7 +807,8 @@ FAMILIES: tuple[MetricFamily, ...] = (
         ACCELERATOR_ROWS,
         ACCELERATOR_PADDING_ROWS,
     ),
-    *(ACCELERATOR_STAGE, ACCELERATOR_CPU_RUNS, ACCELERATOR_PROGRAMS),
+    *(ACCELERATOR_STAGE, ACCELERATOR_CPU_RUNS, ACCELERATOR_MEDIAN, ACCELERATOR_CHOSEN),
+    ACCELERATOR_PROGRAMS,
     *(ACCELERATOR_USED, ACCELERATOR_LIMIT),
     *(GPU_UTILIZATION, GPU_ENERGY, GPU_TEMPERATURE),
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),

@@ -4,7 +4,7 @@ Nothing is computed or kept between two polls, so the page costs nothing while i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from zlib import crc32
 
@@ -22,6 +22,7 @@ from serving.manager.state_monitor import Statuses
 from serving.monitoring.monitored_parts import AcceleratedVersion, MonitoredParts
 from serving.monitoring.page_points import latency_json, points_json
 from serving.monitoring.request_metrics import WINDOW_SECONDS
+from serving.monitoring.side_text import sides_text
 from serving.monitoring.swap_record import SwapRecord, SwapResult, record_document
 from serving.reload.served_models import ServedModels
 from serving.request_log.request_logs import RequestLogFigures, log_document
@@ -303,6 +304,7 @@ _NO_RUNS = {
     "padding_row_count": 0,
     "run_us": None,
     "cpu_run_count": 0,
+    "sides": "",
 }
 
 
@@ -317,6 +319,10 @@ def _cpu_part(signature: AcceleratedSignature) -> str:
 def accelerator_json(accelerated: AcceleratedVersion) -> list[dict[str, Any]]:
     """The signatures of a version, with counts of the runs on the accelerator since the load."""
     cpu_parts = {signature.name: _cpu_part(signature) for signature in accelerated.signatures}
+    sides = {
+        signature.name: sides_text([asdict(size) for size in signature.sizes])
+        for signature in accelerated.signatures
+    }
     shown = {runs.signature for runs in accelerated.runs}
     sizes = {upload.device: upload.resident_bytes for upload in accelerated.uploads}
     idle = [
@@ -335,6 +341,7 @@ def accelerator_json(accelerated: AcceleratedVersion) -> list[dict[str, Any]]:
             "padding_row_count": runs.padding_row_count,
             "run_us": _run_us(runs),
             "cpu_run_count": sum(runs.cpu_run_counts),
+            "sides": sides.get(runs.signature, ""),
         }
         for runs in accelerated.runs
     ]

@@ -231,6 +231,7 @@ def _accelerated(signature: AcceleratedSignature) -> dict[str, Any]:
         "reason": signature.reason,
         "cpu_ops": list(signature.host_ops),
         "cpu_tables": list(signature.host_tables),
+        "sizes": [asdict(size) for size in signature.sizes],
     }
 
 

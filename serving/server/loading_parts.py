@@ -32,6 +32,7 @@ from serving.loading.loader import LoadSettings
 from serving.loading.memory_fit import available_bytes
 from serving.loading.request_cores import RequestCores
 from serving.loading.reservoirs import Reservoirs
+from serving.loading.side_choices import SideChoices
 from serving.monitoring.gpu_sensors import GpuSensors, open_nvml
 from serving.reload.batching import Batching
 from serving.rpc.capture_service import CaptureDirectory
@@ -117,6 +118,7 @@ def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
     return AcceleratorUse(
         accelerators=accelerators,
         placement=DevicePlacement(accelerators, foundation.clock),
+        sides=SideChoices(foundation.clock, foundation.data_plane.StatusError),
         rows=config.accelerator_rows,
         cache_directory=config.accelerator_cache_directory,
     )

@@ -105,6 +105,8 @@ class Versions:
         self._batch_refusals = BatchRefusals(clock)
         monitor.add_listener(self._batch_refusals.on_status)
         self.accelerator = loading_parts.make_accelerator_use(foundation)
+        if self.accelerator is not None:
+            monitor.add_listener(self.accelerator.sides.on_status)
         self.gpu = loading_parts.make_gpu_sensors(foundation)
         self.loads = self._make_loads(foundation, arenas)
         self.keeper = _make_keeper(foundation)
@@ -162,6 +164,8 @@ class Versions:
         """Begins to load the versions that are aspired."""
         self._threads.start()
         self._batch_refusals.start()
+        if self.accelerator is not None:
+            self.accelerator.sides.start()
         if self._capture is not None:
             self._capture.start()
         self.request_logs.start()
@@ -202,6 +206,8 @@ class Versions:
     def stop(self) -> bool:
         """Ends the remaining threads, and frees the spare memory. Returns False if a thread still runs."""
         self._batch_refusals.stop()
+        if self.accelerator is not None:
+            self.accelerator.sides.stop()
         self._threads.stop()
         is_over = self.gpu is None or self.gpu.stop(GPU_SENSORS_TIMEOUT_SECONDS)
         if self.slab_pool is not None:

@@ -28,6 +28,8 @@ from tests.integration.processes import millpond
 TABLE_ROWS = 500
 X = np.array([1, 4], np.float32)
 ROW_COUNTS = (1, 2, 4, 5, 8, 9, 16, 33)
+# With "auto" the CPU, which is the same one, takes the runs for which it is faster.
+THERE = {"platform": "pjrt"}
 
 
 LOOKED_UP_ROWS = 20
@@ -82,13 +84,13 @@ def assert_answers_of(model: HostedModel, version: int, export: int) -> None:
 
 
 def test_answers_are_those_of_the_reference(host: ModelHost, ctr: Mapping[int, Path]) -> None:
-    model = host.model(prefix="ctr").serve(ctr[1])
+    model = host.model(prefix="ctr", settings=THERE).serve(ctr[1])
     model.wait_for_log("signature_on_accelerator", version=1, rows=[1, 4, 8])
     assert_answers_of(model, 1, 1)
 
 
 def test_runs_are_counted_where_they_ran(host: ModelHost, ctr: Mapping[int, Path]) -> None:
-    model = host.model(prefix="ctr").serve(ctr[1])
+    model = host.model(prefix="ctr", settings=THERE).serve(ctr[1])
     before = runs_of(model)
     with caller_to(model.server.target) as caller:
         for rows in (1, 3, 9):
@@ -106,6 +108,34 @@ def test_runs_are_counted_where_they_ran(host: ModelHost, ctr: Mapping[int, Path
         f'device="{device}",model="{model.name}",rows="8",signature="serving_default",version="1"'
     )
     assert f"serving_accelerator_runs_total{{{labels}}}" in metrics
+
+
+def test_auto_runs_where_it_measured_to_be_faster(host: ModelHost, ctr: Mapping[int, Path]) -> None:
+    model = host.model(prefix="ctr").serve(ctr[1])
+    line = model.wait_for_log("sides_chosen", version=1, signature="serving_default")
+    assert line["rows"] == [1, 4, 8]
+    faster = [
+        cpu <= there for cpu, there in zip(line["cpu_us"], line["accelerator_us"], strict=True)
+    ]
+    with Client(model.server.target) as client:
+        (version,) = client.describe_models()[model.name]["versions"]
+    sizes = version["accelerator_signatures"][0]["sizes"]
+    assert [size["is_on_accelerator"] for size in sizes] == [
+        size["rows"] not in line["rows_on_cpu"] for size in sizes
+    ]
+    on_cpu = [rows for rows, is_faster in zip(line["rows"], faster, strict=True) if is_faster]
+    # The log has whole microseconds.
+    assert set(line["rows_on_cpu"]) <= set(on_cpu)
+    before = runs_of(model)
+    assert_answers_of(model, 1, 1)
+    after = runs_of(model)
+    counts = [runs["cpu_run_counts"]["faster"] for runs in (before, after)]
+    assert counts[1] - counts[0] == sum(
+        not next((size for size in sizes if size["rows"] >= rows), sizes[-1])["is_on_accelerator"]
+        for rows in ROW_COUNTS
+    )
+    metrics = httpx.get(f"{model.server.url}{PATHS[0]}").text
+    assert f'serving_accelerator_median_seconds{{model="{model.name}",rows="8"' in metrics
 
 
 def runs_of(model: HostedModel) -> Mapping[str, Any]:
@@ -134,7 +164,7 @@ def devices_of(model: HostedModel) -> list[str]:
 
 def test_models_are_on_different_devices(host: ModelHost, ctr: Mapping[int, Path]) -> None:
     models = [
-        host.model(prefix="ctr", settings={"accelerator_devices": [2, 3]}).serve(ctr[1])
+        host.model(prefix="ctr", settings={**THERE, "accelerator_devices": [2, 3]}).serve(ctr[1])
         for _ in range(2)
     ]
     assert sorted(device for model in models for device in devices_of(model)) == ["2", "3"]
@@ -148,7 +178,7 @@ def test_models_are_on_different_devices(host: ModelHost, ctr: Mapping[int, Path
 
 
 def test_replicas_share_the_requests(host: ModelHost, ctr: Mapping[int, Path]) -> None:
-    model = host.model(prefix="ctr", settings={"accelerator_replicas": 0}).serve(ctr[1])
+    model = host.model(prefix="ctr", settings={**THERE, "accelerator_replicas": 0}).serve(ctr[1])
     assert devices_of(model) == ["0", "1", "2", "3"]
     before = [runs["run_count"] for runs in runs_on_devices(model)]
     assert_answers_of(model, 1, 1)
@@ -157,7 +187,7 @@ def test_replicas_share_the_requests(host: ModelHost, ctr: Mapping[int, Path]) -
 
 
 def test_a_swap_loses_no_request(host: ModelHost, ctr: Mapping[int, Path]) -> None:
-    model = host.model(prefix="ctr").serve(ctr[1])
+    model = host.model(prefix="ctr", settings=THERE).serve(ctr[1])
     is_over = threading.Event()
     versions: list[int] = []
 
@@ -190,7 +220,7 @@ def test_a_swap_loses_no_request(host: ModelHost, ctr: Mapping[int, Path]) -> No
 def test_a_version_of_a_known_graph_is_not_compiled(
     host: ModelHost, ctr: Mapping[int, Path], cache: Path
 ) -> None:
-    model = host.model(prefix="ctr").serve(ctr[1])
+    model = host.model(prefix="ctr", settings=THERE).serve(ctr[1])
     programs = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
     assert len(programs) >= 3
     model.serve(ctr[1], 2)
@@ -256,7 +286,7 @@ def test_a_model_of_strings_stays_on_the_cpu(host: ModelHost, strings: Path) -> 
 
 
 def test_a_check_of_a_request_is_kept(host: ModelHost, checked: Path) -> None:
-    model = host.model(prefix="checked", settings={"platform": "pjrt"}).serve(checked)
+    model = host.model(prefix="checked", settings=THERE).serve(checked)
     model.wait_for_log("signature_on_cpu", version=1, signature="finite")
     line = model.wait_for_log("signature_on_accelerator", version=1, signature="positive")
     assert "If" in line["cpu_ops"]
@@ -271,7 +301,7 @@ def test_a_check_of_a_request_is_kept(host: ModelHost, checked: Path) -> None:
 
 
 def test_random_graphs_answer_as_tensorflow_does(host: ModelHost, random_graphs: Path) -> None:
-    model = host.model(prefix="random", settings={"platform": "pjrt"})
+    model = host.model(prefix="random", settings=THERE)
     model.serve(random_graphs / "1")
     answers = np.load(random_graphs / "answers.npz")
     wanted = {name: array for name, array in answers.items() if "/out/" in name}
@@ -297,7 +327,7 @@ def test_random_graphs_answer_as_tensorflow_does(host: ModelHost, random_graphs:
 
 
 def test_an_index_beyond_a_table_is_refused(host: ModelHost, looked_up: Path) -> None:
-    model = host.model(prefix="looked_up", settings={"platform": "pjrt"}).serve(looked_up)
+    model = host.model(prefix="looked_up", settings=THERE).serve(looked_up)
     assert not model.wait_for_log("signature_on_accelerator", version=1)["cpu_ops"]
     ids = np.array([[0, 1], [2, 3], [LOOKED_UP_ROWS - 1, 0]])
     with caller_to(model.server.target) as caller:
@@ -311,7 +341,7 @@ def test_an_index_beyond_a_table_is_refused(host: ModelHost, looked_up: Path) ->
 
 
 def test_examples_are_parsed_on_the_cpu(host: ModelHost, parsed: Path) -> None:
-    model = host.model(prefix="parsed", settings={"platform": "pjrt"}).serve(parsed)
+    model = host.model(prefix="parsed", settings=THERE).serve(parsed)
     line = model.wait_for_log("signature_on_accelerator", version=1)
     assert line["cpu_ops"] == ["LookupTableFindV2", "ParseExampleV2"]
     features = [
@@ -336,7 +366,7 @@ def test_examples_are_parsed_on_the_cpu(host: ModelHost, parsed: Path) -> None:
 def test_the_tables_are_where_the_settings_say(
     host: ModelHost, ctr: Mapping[int, Path], tables: str, is_on_cpu: bool
 ) -> None:
-    model = host.model(prefix="ctr", settings={"accelerator_tables": tables}).serve(ctr[1])
+    model = host.model(prefix="ctr", settings={**THERE, "accelerator_tables": tables}).serve(ctr[1])
     line = model.wait_for_log("signature_on_accelerator", version=1)
     assert len(line["cpu_tables"]) == (26 if is_on_cpu else 0)
     assert ("ResourceGather" in line["cpu_ops"]) == is_on_cpu
@@ -344,7 +374,7 @@ def test_the_tables_are_where_the_settings_say(
 
 
 def test_a_module_of_jax_runs_on_the_accelerator(host: ModelHost) -> None:
-    model = host.model(prefix="jax", settings={"platform": "pjrt"})
+    model = host.model(prefix="jax", settings=THERE)
     model.serve(kept_jax_exports() / "layers")
     assert not model.wait_for_log("signature_on_accelerator", version=1)["cpu_ops"]
     first = np.arange(32, dtype=np.float32).reshape(4, 8) / 50
@@ -359,7 +389,7 @@ def test_a_module_of_jax_runs_on_the_accelerator(host: ModelHost) -> None:
 
 
 def test_a_model_that_needs_the_accelerator_is_refused(host: ModelHost, strings: Path) -> None:
-    model = host.model(prefix="strings", settings={"platform": "pjrt"})
+    model = host.model(prefix="strings", settings=THERE)
     drop(strings, model.base_path, 1)
     model.wait_for_states({1: END})
     [line] = model.logged("load_failed", version=1)[:1]
@@ -381,7 +411,7 @@ def test_a_quota_that_is_too_small_leaves_the_cpu(host: ModelHost, ctr: Mapping[
 def test_a_needed_accelerator_without_room_refuses(
     host: ModelHost, ctr: Mapping[int, Path]
 ) -> None:
-    settings = {"platform": "pjrt", "accelerator_memory_bytes": 1_000}
+    settings = {**THERE, "accelerator_memory_bytes": 1_000}
     model = host.model(prefix="ctr", settings=settings)
     drop(ctr[1], model.base_path, 1)
     model.wait_for_states({1: END})

@@ -19,6 +19,7 @@ from serving.loading.accelerator_use import (
     make_cache_directory,
 )
 from serving.loading.device_placement import DevicePlacement
+from serving.loading.side_choices import SideChoices
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane
 from tests.unit.fakes.errors import StatusError
@@ -27,6 +28,7 @@ ACCELERATORS = [FakeAccelerator(), FakeAccelerator(name="1")]
 USE = AcceleratorUse(
     accelerators=ACCELERATORS,
     placement=DevicePlacement(ACCELERATORS, FakeClock()),
+    sides=SideChoices(FakeClock(), StatusError),
     rows=(1, 8),
     cache_directory="",
 )

@@ -51,7 +51,13 @@ from tests.unit.fakes.data_plane import FakePlane
 from tests.unit.fakes.grpc_services import abort_with, grpc_service
 from tests.unit.fakes.log_store import no_uploads, used_log
 from tests.unit.fakes.parts import FakeMonitor, FakeRefusals, FakeServedModels
-from tests.unit.fakes.servables import BUSY_RUNS, FakeServable, FakeSignatureBatching, busy_batching
+from tests.unit.fakes.servables import (
+    BUSY_RUNS,
+    CHOSEN_SIDES,
+    FakeServable,
+    FakeSignatureBatching,
+    busy_batching,
+)
 from tests.unit.fakes.servers import FakeRareCall
 from tests.unit.fakes.terminals import Terminal
 
@@ -517,7 +523,7 @@ def test_status_says_what_ran_on_the_accelerator():
     # The parameters of one more signature gave way.
     servable.accelerator_bytes = 99_000_000
     servable.uploads = AcceleratorUploads(resident_bytes=12_300_000)
-    idle = replace(BUSY_RUNS, signature="idle", run_counts=(0, 0), cpu_run_counts=(0,) * 8)
+    idle = replace(BUSY_RUNS, signature="idle", run_counts=(0, 0), cpu_run_counts=(0,) * 9)
     servable.runs = [BUSY_RUNS, idle]
     servable.accelerated = [
         AcceleratedSignature(
@@ -526,9 +532,7 @@ def test_status_says_what_ran_on_the_accelerator():
         AcceleratedSignature(
             name="parse", rows=(), reason="it has no product", host_ops=(), host_tables=()
         ),
-        AcceleratedSignature(
-            name="serving_default", rows=(1, 8), reason="", host_ops=(), host_tables=()
-        ),
+        CHOSEN_SIDES,
     ]
     available = ServableStatus(id=servable.id, state=AVAILABLE)
     admin = admin_service(FakeControl(loaded=[servable]), statuses=[available])
@@ -540,7 +544,8 @@ def test_status_says_what_ran_on_the_accelerator():
         "(12.3 MB of parameters there): no run yet",
         "ctr: version 7: signature parse runs on the CPU (it has no product)",
         "ctr: version 7: signature serving_default runs on the accelerator (12.3 MB of parameters there): 8 runs, "
-        "36 rows and 7 of padding; on the CPU: shape 2, memory 1",
+        "36 rows and 7 of padding; on the CPU: shape 2, memory 1; 1 row on the CPU (0.55 ms; accelerator 0.80 ms), "
+        "up to 8 rows on the accelerator (not measured; CPU not measured)",
     ]
 
 

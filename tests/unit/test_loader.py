@@ -22,7 +22,7 @@ from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateMode, GateSettings, Platform, Priority, TablePlace
 from serving.core.servable import LoadStage, ServableId
 from serving.data_plane.loads import BatchSettings
-from serving.data_plane.servables import AcceleratedSignature, ArenaRemains, Servable
+from serving.data_plane.servables import AcceleratedSignature, ArenaRemains, Servable, SizeTimes
 from serving.loading.accelerator_use import AcceleratorUse
 from serving.loading.arenas import Arenas, MemoryLimits
 from serving.loading.batch_records import BatchRecords
@@ -32,6 +32,7 @@ from serving.loading.installed_ops import InstalledOps
 from serving.loading.load import CheckedLoad
 from serving.loading.load_checks import missing_ops_message
 from serving.loading.loader import LoadSettings, WarmUp
+from serving.loading.side_choices import SideChoices
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import (
     FakeAccelerator,
@@ -101,8 +102,19 @@ ACCELERATOR = FakeAccelerator()
 ACCELERATOR_USE = AcceleratorUse(
     accelerators=[ACCELERATOR],
     placement=DevicePlacement([ACCELERATOR], FakeClock()),
+    sides=SideChoices(FakeClock(), StatusError),
     rows=(1, 8),
     cache_directory="/cache",
+)
+
+
+ACCELERATED = AcceleratedSignature(
+    name="serving_default",
+    rows=(1,),
+    reason="",
+    host_ops=(),
+    host_tables=(),
+    sizes=[SizeTimes(1, 554_000, 801_000, is_on_accelerator=True)],
 )
 
 
@@ -326,6 +338,7 @@ def test_loader_failing_record_keeps_status_code(version: Path) -> None:
 @pytest.mark.parametrize("stage", list(LoadStage)[:-2])
 def test_loader_cancelled_stops_before_the_next_stage(version: Path, stage: LoadStage) -> None:
     plane, progress = FakePlane(), FakeProgress(cancel_after=stage)
+    plane.accelerated = [ACCELERATED]
     loader = make_loader(
         version,
         plane,
@@ -361,6 +374,17 @@ def test_loader_analyzes_rows_for_an_accelerator(version: Path) -> None:
         ((ACCELERATOR,), (1, 8), "/cache", "auto", 7_000, True, False)
     ]
     assert any(line.startswith("compile") for line in progress.lines)
+
+
+def test_loader_measures_sides_after_the_warm_up(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    plane.accelerated = [ACCELERATED]
+    servable = make_loader(version, plane, accelerator=ACCELERATOR_USE).load(progress)
+    assert [size.is_on_accelerator for size in servable.accelerator_signatures()[0].sizes] == [
+        False
+    ]
+    stages = [line.split()[0] for line in progress.lines]
+    assert stages.index("warm_up") < stages.index("measure") < stages.index("gates")
 
 
 def test_loader_obeys_platform_tensorflow(version: Path) -> None:

@@ -68,6 +68,7 @@ from tests.unit.fakes.monitored import FakeGpuSensors, fake_parts
 from tests.unit.fakes.requests import FakeRequestStatistics, FakeReservoir
 from tests.unit.fakes.servables import (
     BUSY_RUNS,
+    CHOSEN_SIDES,
     FakeSignatureBatching,
     busy_batching,
     classes,
@@ -702,6 +703,23 @@ def accelerated_parts(
     return parts if accelerator is None else replace(parts, accelerators=[accelerator])
 
 
+def test_both_sides_are_shown_by_rows():
+    parts = fake_parts(
+        statuses=[status()],
+        runs={ServableId("m", 1): [BUSY_RUNS]},
+        accelerated={ServableId("m", 1): [CHOSEN_SIDES]},
+    )
+    series = series_of(parts)
+    labels = {"model": "m", "version": "1", "signature": "serving_default"}
+    median = "serving_accelerator_median_seconds"
+    assert value(series, median, **labels, rows="1", side="cpu") == 0.000554
+    assert value(series, median, **labels, rows="1", side="accelerator") == 0.000801
+    assert value(series, "serving_accelerator_chosen", **labels, rows="1") == 0
+    assert value(series, "serving_accelerator_chosen", **labels, rows="8") == 1
+    shown = [dict(labels) for name, labels in series if name == median]
+    assert all(labels["rows"] == "1" for labels in shown), "8 rows are not measured"
+
+
 def test_runs_on_the_accelerator_are_shown_by_rows():
     series = series_of(accelerated_parts())
     name = "serving_accelerator"
@@ -837,6 +855,7 @@ def busy_parts() -> MonitoredParts:
     stages = {LoadStage.WARM_UP: 0.5, UnloadStage.QUIESCE: 0.5}
     verdict = GateVerdict(gate="golden", mode="enforce", is_passed=True)
     return fake_parts(
+        accelerated={ServableId("m", 1): [CHOSEN_SIDES]},
         statistics=FakeRequestStatistics(by_version=[busy, lost], by_model=[busy, lost]),
         statuses=[status(stage_seconds=stages, verdicts=(verdict,))],
         arenas={ServableId("m", 1): ARENA_STATISTICS},

@@ -35,7 +35,7 @@ from tests.unit.fakes.log_store import used_log
 from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.monitored import FakeParts
 from tests.unit.fakes.page import FakeMethod, busy_scene, latencies, status, swap
-from tests.unit.fakes.servables import BUSY_RUNS, busy_batching
+from tests.unit.fakes.servables import BUSY_RUNS, CHOSEN_SIDES, busy_batching
 
 SECOND = NS_PER_SECOND
 
@@ -453,6 +453,7 @@ def test_version_shows_its_runs_on_the_accelerator() -> None:
             "run_us": 1_000,
             "cpu_run_count": 3,
             "cpu_part": "",
+            "sides": "",
         }
     ]
 
@@ -469,6 +470,14 @@ def test_version_shows_what_runs_on_the_cpu() -> None:
         ("parse", 0, "on the CPU: it has no product"),
         ("serving_default", 8, "on the CPU in part: Assert, ids"),
     ]
+
+
+def test_version_shows_both_sides_of_a_signature() -> None:
+    scene = FakeParts(statuses=[status("m", 1)], runs={ServableId("m", 1): [BUSY_RUNS]})
+    scene.streams.accelerated[ServableId("m", 1)] = [CHOSEN_SIDES]
+    shown = version_of(scene)["accelerator"]
+    assert isinstance(shown, list)
+    assert shown[0]["sides"].startswith("1 row on the CPU (0.55 ms; accelerator 0.80 ms), up to 8")
 
 
 def test_signature_without_a_timed_run_has_no_run_time() -> None:

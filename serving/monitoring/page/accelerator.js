@@ -25,7 +25,7 @@ export class AcceleratorTable {
     this.section.hidden = items.length === 0;
     const rows = syncRows(this.body, this.kept, items, {
       keyOf: (item) => `${item.version}/${item.device}/${item.signature}/${item.model}`,
-      factsOf: (item) => [item.model, item.version, item.signature, item.cpu_part],
+      factsOf: (item) => [item.model, item.version, item.signature, item.cpu_part, item.sides],
       makeElement: makeSignatureRow,
     });
     items.forEach((item, i) => {
@@ -38,7 +38,7 @@ function makeSignatureRow(item) {
   const cells = Object.fromEntries(Object.keys(FIGURES).map((label) => [label, makeCell(label, "number")]));
   const row = makeRow([
     makeCell("", "id", make("span", "model", item.model), " ", make("b", "", `v${item.version}`)),
-    makeCell("", "signature", item.signature, item.device && ` on device ${item.device}`, ...(item.cpu_part ? [make("p", "reason", item.cpu_part)] : [])),
+    makeCell("", "signature", item.signature, item.device && ` on device ${item.device}`, ...[item.cpu_part, item.sides].filter(Boolean).map((text) => make("p", "reason", text))),
     ...Object.values(cells),
   ]);
   row.figures = cells;

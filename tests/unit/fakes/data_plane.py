@@ -458,6 +458,7 @@ class FakeSavedModelLoad:
         self.replay_seconds_max = replay_seconds_max
         servable = FakeServable(self._id)
         servable.may_write_variables = self._plane.may_write_variables
+        servable.accelerated = self._plane.accelerated
         if batching is not None:
             servable.batched = [FakeSignatureBatching()]
             servable.refused_signatures = self._plane.refused_signatures

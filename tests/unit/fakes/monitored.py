@@ -8,7 +8,12 @@ from serving.base.clock import Clock
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.servable import Routing, ServableId, ServableStatus
 from serving.data_plane.loads import TableStatistics
-from serving.data_plane.servables import AcceleratorRuns, ArenaStatistics, SignatureBatching
+from serving.data_plane.servables import (
+    AcceleratedSignature,
+    AcceleratorRuns,
+    ArenaStatistics,
+    SignatureBatching,
+)
 from serving.loading.reservoirs import Reservoirs
 from serving.monitoring.gpu_sensors import GpuFigures, GpuSensors
 from serving.monitoring.monitored_parts import MonitoredParts, ProcessFigures
@@ -86,6 +91,7 @@ class FakeParts:
         batching: dict[ServableId, Sequence[SignatureBatching]] | None = None,
         blocked: dict[str, BlockedVersions] | None = None,
         runs: dict[ServableId, Sequence[AcceleratorRuns]] | None = None,
+        accelerated: dict[ServableId, list[AcceleratedSignature]] | None = None,
         reservoirs: Reservoirs | None = None,
         request_logs: RequestLogs | None = None,
         swaps: list[SwapRecord] | None = None,
@@ -102,6 +108,7 @@ class FakeParts:
             self.monitor, routings or {}, arenas or {}, blocked or {}, canary_progress or {}
         )
         self.streams.runs = {} if runs is None else runs
+        self.streams.accelerated = accelerated or {}
         self._accelerators = () if runs is None else (FakeAccelerator(),)
         self.swaps = FakeSwaps(swaps or [], swap_counts)
         self.pollers = FakePollers(stuck_sources or set())

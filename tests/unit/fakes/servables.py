@@ -14,6 +14,7 @@ from serving.data_plane.servables import (
     ArenaStatistics,
     BatchFigures,
     SignatureBatching,
+    SizeTimes,
 )
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.requests import FakeStatistics
@@ -83,9 +84,20 @@ BUSY_RUNS = AcceleratorRuns(
     row_counts=(3, 33),
     timed_run_count=4,
     stage_ns=(0, 400_000, 2_000_000, 1_600_000),
-    cpu_run_counts=(2, 1, 0, 0, 0, 0, 0, 0),
+    cpu_run_counts=(2, 1, 0, 0, 0, 0, 0, 0, 0),
 )
 """3 runs of one row, and 5 runs of up to 8 rows with 7 rows of padding. Three more ran on the CPU."""
+
+
+CHOSEN_SIDES = AcceleratedSignature(
+    name="serving_default",
+    rows=(1, 8),
+    reason="",
+    host_ops=(),
+    host_tables=(),
+    sizes=(SizeTimes(1, 554_000, 801_000, False), SizeTimes(8, 0, 0, True)),
+)
+"""One row is faster on the CPU, and 8 rows are not measured yet."""
 
 
 class FakeServable:
@@ -108,6 +120,9 @@ class FakeServable:
         self.arena_overflow_block_count = 0
         self.accelerator_bytes = 0
         self.accelerated: list[AcceleratedSignature] = []
+        # Set by `measure_sides` and `choose_side`.
+        self.measured_seconds_max = 0.0
+        self.probes: dict[tuple[str, int], int] = {}
         self.runs: Sequence[AcceleratorRuns] = ()
         self.uploads = AcceleratorUploads()
         # Set by tests.
@@ -169,6 +184,29 @@ class FakeServable:
 
     def accelerator_signatures(self) -> Sequence[AcceleratedSignature]:
         return self.accelerated
+
+    def measure_sides(self, seconds_max: float) -> None:
+        assert not self.is_published, f"{self.id} is published before its sides are measured"
+        self.measured_seconds_max = seconds_max
+
+    def choose_side(
+        self, signature: str, rows: int, is_on_accelerator: bool, probe_one_of: int
+    ) -> None:
+        if self.is_destroyed:
+            raise StatusError(9, f"{self.id} is destroyed")
+        self.probes[signature, rows] = probe_one_of
+        self.accelerated = [
+            replace(
+                item,
+                sizes=[
+                    replace(size, is_on_accelerator=is_on_accelerator)
+                    if (item.name, size.rows) == (signature, rows)
+                    else size
+                    for size in item.sizes
+                ],
+            )
+            for item in self.accelerated
+        ]
 
     def seal_arena(self) -> bool:
         assert not self.is_destroyed
