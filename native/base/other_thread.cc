@@ -1,6 +1,6 @@
 #include "native/base/other_thread.h"
 
-#include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,12 +16,12 @@ constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 }  // namespace
 
-Status LowerThread(pthread_t thread) {
-  const sched_param parameters{};
-  const int error = pthread_setschedparam(thread, SCHED_IDLE, &parameters);
-  if (error == 0) return {};
-  return {Code::kPermissionDenied, "the kernel refused SCHED_IDLE for another thread: " +
-                                       std::generic_category().message(error)};
+Status LowerThread(pid_t id, int steps) {
+  const auto thread = static_cast<id_t>(id);
+  const int nice = getpriority(PRIO_PROCESS, thread) + steps;
+  if (setpriority(PRIO_PROCESS, thread, nice) == 0) return {};
+  return {Code::kPermissionDenied, "the kernel refused a nice value for another thread: " +
+                                       std::generic_category().message(errno)};
 }
 
 int64_t ThreadCpuNs(pthread_t thread) {

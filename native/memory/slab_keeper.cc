@@ -1,5 +1,7 @@
 #include "native/memory/slab_keeper.h"
 
+#include <pthread.h>
+
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -10,6 +12,7 @@ SlabKeeper::SlabKeeper(SlabPool* pool, std::function<void()> on_thread_start)
     : pool_(pool), on_thread_start_(std::move(on_thread_start)) {
   pool_->NotifyOfWork([this] { Wake(); });
   thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "slab-keeper");
 }
 
 void SlabKeeper::Stop() {

@@ -424,6 +424,12 @@ int64_t RequestThreads::LastModestNs() const {
   return last_ns;
 }
 
+size_t RequestThreads::CountLowered() const {
+  return static_cast<size_t>(
+      std::count_if(threads_.begin(), threads_.end(),
+                    [](const auto& thread) { return thread->gives_way && !thread->has_ended; }));
+}
+
 void RequestThreads::LookForGreed(Thread* thread, int64_t now_ns) {
   if (thread->gives_way || !thread->CanRun()) return;
   const pthread_t handle = thread->thread.native_handle();
@@ -431,7 +437,7 @@ void RequestThreads::LookForGreed(Thread* thread, int64_t now_ns) {
   if (!MustGiveWay(thread->is_greedy, modest_ns_, now_ns)) return;
   // A thread that others wait for is looked at again, when they do not.
   const std::unique_lock<std::mutex> lowering(thread->lowering_mutex, std::try_to_lock);
-  if (!lowering || !base::LowerThread(handle).ok()) return;
+  if (!lowering || !base::LowerThread(thread->id, StepsOfLowering(CountLowered())).ok()) return;
   thread->gives_way = true;
   if (is_pinned_) Pin(thread);
 }

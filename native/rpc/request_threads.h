@@ -230,6 +230,7 @@ class RequestThreads final {
   bool LookAtLongRun(Thread* thread, int64_t now_ns,
                      std::map<std::string, size_t>* counts_by_model);
   int64_t LastModestNs() const;                       // needs mutex_
+  size_t CountLowered() const;                        // needs mutex_
   void LookForGreed(Thread* thread, int64_t now_ns);  // needs mutex_ and the thread's call_mutex
   // Has the queues hold back the models whose long runs may get more than their share of the
   // threads before the next look, when the planned threads run requests too. Needs mutex_.

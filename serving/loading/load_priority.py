@@ -54,6 +54,14 @@ class LoadPriority:
         _log.warning("load_priority_refused", requested=priority, reason=str(error))
 
 
+def is_lowered(thread_id: int) -> bool:
+    """True if a thread of this process has a priority that `lower_thread` gives. Raises OSError."""
+    return (
+        os.sched_getscheduler(thread_id) == os.SCHED_IDLE
+        or os.getpriority(os.PRIO_PROCESS, thread_id) == _LOWEST_NICE
+    )
+
+
 def lower_thread(thread_id: int, priority: str) -> None:
     """Gives a thread of this process the priority of a value of --load_priority. Raises OSError."""
     if priority == IDLE:

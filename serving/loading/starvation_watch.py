@@ -6,13 +6,13 @@ measures how long the kernel has kept each thread waiting for a core. Beyond the
 thread the priority of requests until its task ends.
 
 Threads that a library has started for the task inherited its priority and starve with it: the watch
-counts their waits too, and raises and lowers them with the task.
+looks at their waits too, and raises and lowers them with the task.
 """
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -41,6 +41,17 @@ class Scheduler:
             return 0
         return int(text.split()[1])
 
+    def started(self, thread_id: int) -> int:
+        """The time when the thread started, in clock ticks since boot; 0: it has ended.
+
+        The kernel may give the id of a thread that has ended to another one.
+        """
+        try:
+            text = Path(f"/proc/self/task/{thread_id}/stat").read_text(encoding="utf-8")
+        except OSError:
+            return 0
+        return int(text.rpartition(")")[2].split()[19])
+
     def raise_priority(self, thread_id: int) -> None:
         """Gives the thread the usual priority. Raises OSError, for instance PermissionError.
 
@@ -62,8 +73,9 @@ def no_helpers() -> Collection[int]:
 class _Watched:
     helpers: Helpers
     waited_ns_before: Mapping[int, int]
-    is_raised: bool = False
     is_given_up: bool = False
+    raised: dict[int, int] = field(default_factory=dict)
+    """The start of each raised thread, by its id."""
 
 
 class StarvationWatch:
@@ -104,8 +116,8 @@ class StarvationWatch:
             with self._watch.watching(thread_id, watched):
                 yield
         finally:
-            if watched.is_raised:
-                for one in (thread_id, *helpers()):
+            for one, started in watched.raised.items():
+                if self._scheduler.started(one) == started:
                     self._priority.lower(one)
 
     def look(self) -> None:
@@ -117,25 +129,28 @@ class StarvationWatch:
             if watched.is_given_up:
                 continue
             all_threads = (thread_id, *watched.helpers())
-            if watched.is_raised:
+            if watched.raised:
                 # A helper may be new, or was lowered by the end of another task; or it has just ended.
                 with suppress(OSError):
-                    self._raise(all_threads[1:])
+                    self._raise(all_threads[1:], watched)
                 continue
-            waited_ns = sum(
+            waited_ns = max(
                 self._scheduler.waited_ns(one) - watched.waited_ns_before.get(one, 0)
                 for one in all_threads
             )
             if waited_ns >= self._patience_ns:
                 self._begin_to_raise(all_threads, watched, waited_ns)
 
-    def _raise(self, threads: Collection[int]) -> None:
+    def _raise(self, threads: Collection[int], watched: _Watched) -> None:
         for thread_id in threads:
-            self._scheduler.raise_priority(thread_id)
+            started = self._scheduler.started(thread_id)
+            with suppress(ProcessLookupError):
+                self._scheduler.raise_priority(thread_id)
+                watched.raised[thread_id] = started
 
     def _begin_to_raise(self, threads: Collection[int], watched: _Watched, waited_ns: int) -> None:
         try:
-            self._raise(threads)
+            self._raise(threads, watched)
         except OSError as error:
             watched.is_given_up = True
             _log.warning(
@@ -145,5 +160,4 @@ class StarvationWatch:
                 remedy="use --load_priority=normal, or give the process CAP_SYS_NICE",
             )
             return
-        watched.is_raised = True
         _log.info("load_priority_raised", waited_seconds=round(waited_ns / NS_PER_SECOND, 2))

@@ -11,9 +11,10 @@ from serving.base.executor import ThreadExecutor
 from serving.config.server_config import ServerConfig
 from serving.loading.background_work import BackgroundWork
 from serving.loading.initial_loads import InitialLoads
+from serving.loading.library_threads import lowered_library_threads
 from serving.loading.load_priority import LoadPriority
 from serving.loading.request_cores import RequestCores
-from serving.loading.starvation_watch import StarvationWatch
+from serving.loading.starvation_watch import Helpers, StarvationWatch, no_helpers
 from serving.server.foundation import Foundation
 
 _log = structlog.get_logger(__name__)
@@ -36,9 +37,7 @@ class LoadThreads:
         self._starvation_watch = make_starvation_watch(foundation, self._priority)
         self.background = BackgroundWork(self._priority, self._starvation_watch)
         # Initial loads run at the usual priority, which is lowered when the first requests may come.
-        self._initial_loads = InitialLoads(
-            self._priority, around_background=self._around_background
-        )
+        self._initial_loads = InitialLoads(self._priority, around_background=self._around_load)
         if config.listen_before_ready:
             self._initial_loads.end()
         self.loaders = make_executor(
@@ -81,16 +80,19 @@ class LoadThreads:
         if self._starvation_watch is not None:
             self._starvation_watch.stop()
 
+    def _around_load(self, thread_id: int) -> AbstractContextManager[None]:
+        return self._around_background(thread_id, lowered_library_threads)
+
     def _around_unload(self) -> AbstractContextManager[None]:
-        return self._around_background(threading.get_native_id())
+        return self._around_background(threading.get_native_id(), no_helpers)
 
     @contextmanager
-    def _around_background(self, thread_id: int) -> Iterator[None]:
+    def _around_background(self, thread_id: int, helpers: Helpers) -> Iterator[None]:
         """Pins and watches the thread with this id while it loads or unloads at a lowered priority."""
         with ExitStack() as stack:
             if self._cores is not None:
                 stack.enter_context(self._cores.pinned(thread_id))
-            stack.enter_context(self.background.watched(thread_id))
+            stack.enter_context(self.background.watched(thread_id, helpers))
             yield
 
 

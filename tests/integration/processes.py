@@ -48,15 +48,15 @@ def mapped_files(process_id: int) -> set[str]:
     return {Path(line.split(maxsplit=5)[5]).name for line in lines if line.count("/")}
 
 
-def request_thread_policies(process_id: int) -> list[int]:
-    """Returns the scheduling policy (`os.SCHED_…`) of each thread that runs requests."""
-    policies = []
+def request_thread_nices(process_id: int) -> list[int]:
+    """Returns the nice value of each thread that runs requests."""
+    nices = []
     for task in Path(f"/proc/{process_id}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             name, fields = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
             if name.startswith("request-"):
-                policies.append(int(fields.split()[38]))
-    return policies
+                nices.append(int(fields.split()[16]))
+    return nices
 
 
 def child_processes(process_id: int) -> list[int]:

@@ -14,7 +14,7 @@ import pytest
 
 from serving import ModelServer
 from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_request, wait_until
-from tests.integration.processes import cpu_seconds, request_thread_policies
+from tests.integration.processes import cpu_seconds, request_thread_nices
 
 ENDLESS_COUNT = 16
 FOR_EVER = predict_request("slow", {"seconds": np.float64(math.inf)})
@@ -78,19 +78,19 @@ def test_endless_requests_give_way_to_others(
     scale = predict_request("scale", {"x": np.array([1.0], np.float32)})
     core_count = len(os.sched_getaffinity(0))
 
-    def policies() -> list[int]:
-        return request_thread_policies(server.process_id)
+    def are_lowered() -> list[bool]:
+        return [nice > os.nice(0) for nice in request_thread_nices(server.process_id)]
 
     with caller_to(server.target) as caller, ExitStack() as stack:
         caller.predict(scale, timeout=TIMEOUT_SECONDS)
         send_endless(server, stack)
-        wait_until(lambda: policies().count(os.SCHED_IDLE) > core_count, "runs that give way")
+        wait_until(lambda: are_lowered().count(True) > core_count, "runs that give way")
         for _ in range(20):
             caller.predict(scale, timeout=TIMEOUT_SECONDS)
-        assert policies().count(os.SCHED_OTHER) >= core_count
+        assert are_lowered().count(False) >= core_count
         stack.close()
-        wait_until(lambda: os.SCHED_IDLE not in policies(), "the end of their threads")
-        assert policies().count(os.SCHED_OTHER) >= core_count
+        wait_until(lambda: not any(are_lowered()), "the end of their threads")
+        assert are_lowered().count(False) >= core_count
 
 
 def test_request_without_a_deadline_gets_one(server: ModelServer) -> None:

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstddef>
+
 #include "tests/native/units.h"
 
 namespace millpond::rpc {
@@ -41,6 +44,22 @@ TEST(LongRun, OnlyAGreedyRunBesideModestOnesMustGiveWay) {
   EXPECT_FALSE(MustGiveWay(true, now_ns - 11'000 * kMs, now_ns));
   EXPECT_FALSE(MustGiveWay(true, INT64_MIN / 2, now_ns));
   EXPECT_FALSE(MustGiveWay(false, now_ns, now_ns));
+}
+
+// The share of a lowered run beside a usual thread, which has 1.
+double ShareOf(size_t lowered_count) { return std::pow(0.8, StepsOfLowering(lowered_count)); }
+
+TEST(StepsOfLowering, LeaveEachRunAShareAndOthersMore) {
+  EXPECT_GE(ShareOf(0), 0.1);
+  double all = 0;
+  for (size_t i = 0; i < 16; ++i) {
+    EXPECT_GE(ShareOf(i), 0.014) << i;
+    if (i > 0) {
+      EXPECT_LE(ShareOf(i), ShareOf(i - 1)) << i;
+    }
+    all += ShareOf(i);
+  }
+  EXPECT_LT(all, 0.5);
 }
 
 }  // namespace

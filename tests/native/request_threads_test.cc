@@ -3,7 +3,7 @@
 #include "native/rpc/request_threads.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,7 +21,6 @@
 #include "native/base/giving_way.h"
 #include "native/base/other_thread.h"
 #include "native/base/thread_cores.h"
-#include "native/base/thread_priority.h"
 #include "native/metrics/request_statistics.h"
 #include "native/rpc/incoming_request.h"
 #include "native/rpc/predict_service.h"
@@ -200,15 +200,16 @@ class GreedyRunsTest : public RequestThreadsTest {
  protected:
   struct Seen {
     pid_t thread = 0;
-    int policy = -1;
+    int nice = -1;
   };
 
   GreedyRunsTest() {
     Publish("greedy", [this](const testing::RowRun&) {
       under_way_count_ += 1;
       if (keeps_priority_) KeepPriority();
-      while (sched_getscheduler(0) != SCHED_IDLE && !are_released_) {
+      while (Nice() == usual_nice_ && !are_released_) {
       }
+      NoteNice();
       lowered_count_ += 1;
       while (!are_released_) std::this_thread::yield();
       Note(0);
@@ -222,11 +223,15 @@ class GreedyRunsTest : public RequestThreadsTest {
   void SetUp() override {
     bool is_allowed = false;
     std::thread([&] {
-      is_allowed = base::SetThreadPriority(base::ThreadPriority::kIdle).ok();
+      is_allowed = base::LowerThread(base::CurrentThreadId(), 1).ok() && Nice() > usual_nice_;
     }).join();
     if (!is_allowed) GTEST_SKIP() << "this kernel lowers no threads";
   }
 
+  // The nice value of the calling thread.
+  static int Nice() {
+    return getpriority(PRIO_PROCESS, static_cast<id_t>(base::CurrentThreadId()));
+  }
   // Adds a request to "modest" and waits for its answer. Returns its run.
   Seen RunModest(AddedRequests* source) {
     const int32_t stream = NextStream();
@@ -252,10 +257,12 @@ class GreedyRunsTest : public RequestThreadsTest {
     while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
   }
 
+  const int usual_nice_ = Nice();
   std::atomic<bool> keeps_priority_{false};
-  std::atomic<int> kept_policy_{-1};  // after much longer than a run may compute
+  std::atomic<int> kept_nice_{-1};  // after much longer than a run may compute
   std::atomic<int> under_way_count_{0};
-  int64_t greedy_count_ = 0;  // requests to "greedy" that are not answered
+  std::set<int> greedy_nices_;  // read it when no run begins
+  int64_t greedy_count_ = 0;    // requests to "greedy" that are not answered
 
  private:
   void Publish(const std::string& model, testing::RowServable::Watch watch) {
@@ -268,11 +275,15 @@ class GreedyRunsTest : public RequestThreadsTest {
     const int64_t until_ns = base::ThreadCpuNs(pthread_self()) + 300'000'000;
     while (base::ThreadCpuNs(pthread_self()) < until_ns) {
     }
-    kept_policy_ = sched_getscheduler(0);
+    kept_nice_ = Nice();
   }
   void Note(int64_t number) {
     const std::lock_guard<std::mutex> lock(seen_mutex_);
-    seen_[number] = {base::CurrentThreadId(), sched_getscheduler(0)};
+    seen_[number] = {base::CurrentThreadId(), Nice()};
+  }
+  void NoteNice() {
+    const std::lock_guard<std::mutex> lock(seen_mutex_);
+    greedy_nices_.insert(Nice());
   }
   int32_t NextStream() { return stream_ += 2; }
 
@@ -287,17 +298,16 @@ TEST_F(GreedyRunsTest, GiveWayToOthersAndTheirThreadServesNoOther) {
   AddedRequests source;
   RequestThreads threads(&source, map_.batches(), PlanGroups({}, 1), 4);
   threads.Start();
-  const int usual_policy = sched_getscheduler(0);
-  EXPECT_EQ(RunModest(&source).policy, usual_policy);
+  EXPECT_EQ(RunModest(&source).nice, usual_nice_);
   AddGreedy(&source);
   WaitUntilLowered(1);
-  EXPECT_EQ(RunModest(&source).policy, usual_policy);
+  EXPECT_EQ(RunModest(&source).nice, usual_nice_);
   Release();
-  EXPECT_EQ(SeenOf(0).policy, SCHED_IDLE);
+  EXPECT_GT(SeenOf(0).nice, usual_nice_);
   for (int i = 0; i < 20; ++i) {
     const Seen run = RunModest(&source);
     EXPECT_NE(run.thread, SeenOf(0).thread);
-    EXPECT_EQ(run.policy, usual_policy);
+    EXPECT_EQ(run.nice, usual_nice_);
   }
   threads.Stop();
   EXPECT_TRUE(threads.Join(4 * kSecondNs));
@@ -311,9 +321,9 @@ TEST_F(GreedyRunsTest, AThreadThatOthersWaitForIsNotLowered) {
   keeps_priority_ = true;
   AddGreedy(&source);
   WaitUntilLowered(1);
-  EXPECT_EQ(kept_policy_, sched_getscheduler(0));
+  EXPECT_EQ(kept_nice_, usual_nice_);
   Release();
-  EXPECT_EQ(SeenOf(0).policy, SCHED_IDLE) << "it was lowered afterwards";
+  EXPECT_GT(SeenOf(0).nice, usual_nice_) << "it was lowered afterwards";
   threads.Stop();
   EXPECT_TRUE(threads.Join(4 * kSecondNs));
 }
@@ -328,6 +338,7 @@ TEST_F(GreedyRunsTest, LeaveThreadsToOtherModels) {
   WaitUntilLowered(3);
   for (int i = 0; i < 20; ++i) (void)RunModest(&source);
   EXPECT_EQ(under_way_count_, 3);
+  EXPECT_EQ(greedy_nices_.size(), 3) << "each further run is lowered more";
   Release();
   threads.Stop();
   EXPECT_TRUE(threads.Join(4 * kSecondNs));

@@ -120,6 +120,33 @@ def test_helper_that_has_ended_keeps_no_task_low() -> None:
     assert watch.priority.lowered == [1, 7]
 
 
+def test_helper_that_ends_in_time_keeps_no_task_low() -> None:
+    watch = Watch()
+    watch.scheduler.ended.add(7)
+    with watch.patience.watched(1, lambda: [7, 8]):
+        watch.scheduler.waited = 2 * SECOND_NS
+        watch.patience.look()
+    assert watch.scheduler.raised == [1, 8]
+    assert watch.priority.lowered == [1, 8]
+
+
+def test_thread_with_the_id_of_an_ended_one_is_kept() -> None:
+    watch = Watch()
+    with watch.patience.watched(1, lambda: [7]):
+        watch.scheduler.waited = 2 * SECOND_NS
+        watch.patience.look()
+        watch.scheduler.started_at[7] = 1_000
+    assert watch.priority.lowered == [1]
+
+
+def test_short_waits_of_many_helpers_are_no_starvation() -> None:
+    watch = Watch()
+    with watch.patience.watched(1, lambda: range(2, 66)):
+        watch.scheduler.waited = SECOND_NS
+        watch.patience.look()
+    assert watch.scheduler.raised == []
+
+
 def test_patience_watches_by_itself_once_it_is_started() -> None:
     scheduler, raised = FakeScheduler(), threading.Event()
     scheduler.raise_priority = lambda thread_id: raised.set()  # type: ignore[method-assign]
@@ -140,6 +167,13 @@ def test_watch_never_started_can_be_stopped() -> None:
 def test_linux_scheduler_reports_waiting_time() -> None:
     assert Scheduler().waited_ns(threading.get_native_id()) >= 0
     assert Scheduler().waited_ns(0) == 0
+
+
+def test_linux_scheduler_knows_when_a_thread_started() -> None:
+    own = Scheduler().started(threading.get_native_id())
+    assert own > 0
+    assert Scheduler().started(threading.get_native_id()) == own
+    assert Scheduler().started(0) == 0
 
 
 def test_linux_scheduler_raises_an_idle_thread() -> None:

@@ -20,13 +20,20 @@ class FakeScheduler(Scheduler):
     def __init__(self) -> None:
         self.waited = 0
         self.waited_by: dict[int, int] = {}
+        self.ended: set[int] = set()
+        self.started_at: dict[int, int] = {}
         self.raised: list[int] = []
         self.refusal: OSError | None = None
 
     def waited_ns(self, thread_id: int) -> int:
         return self.waited_by.get(thread_id, self.waited)
 
+    def started(self, thread_id: int) -> int:
+        return self.started_at.get(thread_id, 1)
+
     def raise_priority(self, thread_id: int) -> None:
+        if thread_id in self.ended:
+            raise ProcessLookupError(f"no thread {thread_id}")
         if self.refusal is not None:
             raise self.refusal
         self.raised.append(thread_id)
