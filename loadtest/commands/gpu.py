@@ -51,6 +51,7 @@ from loadtest.measure.accelerator_swaps import (
     measure_rollback,
     run_swaps,
 )
+from loadtest.measure.accelerator_zipf import ZipfSettings, measure_zipf
 from loadtest.report.gpu_report import fault_count, gpu_table
 from loadtest.report.report import machine, swap_report
 from loadtest.report.tables import write_json
@@ -58,7 +59,7 @@ from serving.base.clock import Clock, SystemClock, seconds_since
 from serving.base.errors import MillpondError
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
 
-_MANY, _NONE = "many", "none"
+_MANY, _ZIPF, _NONE = "many", "zipf", "none"
 _DEFAULT_PARTS = ("equality", "alone", "rates", "swap", "rollback", "neighbours", "dense")
 _CORES_PER_GENERATOR = 4
 _FAILURES = (MillpondError, OSError, subprocess.SubprocessError, grpc.RpcError, ValueError)
@@ -70,8 +71,8 @@ def part_names(text: str) -> Sequence[str]:
     """Reads PART,...; none for 'none'. Raises ArgumentTypeError."""
     names = [] if text == _NONE else text.split(",")
     for name in names:
-        if name not in (*_DEFAULT_PARTS, _MANY):
-            known = ", ".join((*_DEFAULT_PARTS, _MANY, _NONE))
+        if name not in (*_DEFAULT_PARTS, _MANY, _ZIPF):
+            known = ", ".join((*_DEFAULT_PARTS, _MANY, _ZIPF, _NONE))
             raise argparse.ArgumentTypeError(f"{name!r} is none of {known}")
     return names
 
@@ -88,6 +89,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=",".join(_DEFAULT_PARTS),
         metavar="PART,...",
         help=f"default {','.join(_DEFAULT_PARTS)}; {_MANY}: 200 swaps with rollbacks, some 5 minutes; "
+        f"{_ZIPF}: many models on an accelerator that has not room for all; "
         f"{_NONE}: only make the models",
     )
     _add_accelerator_options(parser)
@@ -131,10 +133,20 @@ def _add_size_options(parser: argparse.ArgumentParser) -> None:
         ("--swap-rows", 32, "rows of a request in swaps and beside a neighbour"),
         ("--swaps", 5, "swaps of each server in the part swap"),
         ("--many-swaps", 200, "swaps of the part many"),
+        ("--zipf-models", 40, "models of the part zipf"),
+        ("--zipf-parameters", 50_000_000, "parameters of each of them"),
+        ("--zipf-rate", 200, "requests per second to all of them"),
+        ("--zipf-seconds", 20, "seconds of that load"),
     ):
         parser.add_argument(
             option, type=positive_integer, default=default, help=f"{text}; default {default}"
         )
+    parser.add_argument(
+        "--zipf-memory-bytes",
+        type=positive_integer,
+        default=0,
+        help="the accelerator's memory for them; default: 90 %% of what they take together",
+    )
     parser.add_argument(
         "--rows", type=row_counts, default="1,32,512", metavar="ROWS,...", help="default 1,32,512"
     )
@@ -177,8 +189,9 @@ def _run(parsed: argparse.Namespace) -> int:
             clock=clock,
             say=console.print,
         )
+        zipf = _zipf_settings(parsed, directory, console)
         keep_to_client_cores(client_cores)
-        parts = measured(_parts(bench, parsed), parsed.parts, clock, console)
+        parts = measured(_parts(bench, parsed, zipf), parsed.parts, clock, console)
     report = {"accelerator": parsed.accelerator, "parts": parts, "machine": machine()}
     write_json(parsed.json, report)
     if parts:
@@ -186,7 +199,17 @@ def _run(parsed: argparse.Namespace) -> int:
     return 1 if any(map(fault_count, parts.values())) else 0
 
 
-def _parts(bench: Bench, parsed: argparse.Namespace) -> Mapping[str, Part]:
+def _zipf_settings(parsed: argparse.Namespace, directory: Path, console: Console) -> ZipfSettings:
+    return ZipfSettings(
+        base_path=prepare_dense_model(directory, "mlp", parsed.zipf_parameters, console.print),
+        model_count=parsed.zipf_models,
+        memory_bytes=parsed.zipf_memory_bytes,
+        rate_per_second=parsed.zipf_rate,
+        seconds=parsed.zipf_seconds,
+    )
+
+
+def _parts(bench: Bench, parsed: argparse.Namespace, zipf: ZipfSettings) -> Mapping[str, Part]:
     return {
         "equality": partial(measure_equality, bench),
         "alone": partial(measure_alone, bench),
@@ -195,6 +218,7 @@ def _parts(bench: Bench, parsed: argparse.Namespace) -> Mapping[str, Part]:
         "rollback": partial(measure_rollback, bench),
         "neighbours": partial(measure_neighbours, bench, parsed.swap_rows),
         "dense": partial(measure_dense, bench),
+        _ZIPF: partial(measure_zipf, bench, zipf),
         _MANY: partial(measure_many_swaps, bench, parsed.many_swaps, parsed.swap_rows),
     }
 

@@ -38,7 +38,8 @@ class Machine:
     """The place of the servers, and the way to the accelerator.
 
     `library_path` is LD_LIBRARY_PATH of the server with the accelerator; "": as it is. `cores` are the servers',
-    and the clients have the others; (): all have all.
+    and the clients have the others; (): all have all. `memory_bytes` is the most of the accelerator's memory; 0: as
+    much as it has.
     """
 
     accelerator: str
@@ -46,6 +47,7 @@ class Machine:
     cache_directory: Path
     library_path: str = ""
     cores: Sequence[int] = ()
+    memory_bytes: int = 0
 
     def server_flags(self, name: str) -> dict[str, object]:
         """The arguments of ModelServer for the server of that name."""
@@ -57,6 +59,7 @@ class Machine:
             "accelerator": self.accelerator,
             "accelerator_rows": self.rows,
             "accelerator_cache_directory": self.cache_directory,
+            "accelerator_memory_bytes": self.memory_bytes,
             "start_timeout_seconds": _START_SECONDS,
         }
         if self.library_path:

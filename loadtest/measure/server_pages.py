@@ -78,9 +78,12 @@ class ServerPages:
         # Without a proxy, because the server is on this machine.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def metrics(self) -> Metrics:
-        """Scrapes the metrics now, as Prometheus does."""
-        return Metrics.parse(self._get("/metrics").decode())
+    def metrics(self, prefix: str = "") -> Metrics:
+        """Scrapes the metrics now, as Prometheus does. Reads only names with `prefix`, which is faster."""
+        text = self._get("/metrics").decode()
+        if prefix:
+            text = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(prefix))
+        return Metrics.parse(text)
 
     def swaps(self, model: str) -> Sequence[Mapping[str, Any]]:
         """Reads the records of `/v1/swaps`, oldest first."""

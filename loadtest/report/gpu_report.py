@@ -108,6 +108,20 @@ def _many(part: Part) -> Iterator[_Row]:
     yield f"{part['swaps']} swaps, {part['rollbacks']} rollbacks: lost / wrong", "", lost, ""
 
 
+def _zipf(part: Part) -> Iterator[_Row]:
+    fits = f"{part['fitting_share']:.1%} to the most popular that fit"
+    yield (
+        f"{part['model_count']} models, requests that found theirs",
+        "",
+        f"{part['found_share']:.1%}",
+        fits,
+    )
+    remark = f"{part['uploads']} uploads of {part['upload_ms']:g} ms under load"
+    back = "" if part["back_ms_p50"] is None else f"{part['back_ms_p50']:g}"
+    yield "a model that was away comes back, p50 ms", "", back, remark
+    yield "lost / wrong", "", f"{part['errors']} / {part['wrong_answers']}", ""
+
+
 def _rate(name: str, shown: Mapping[str, Any], remark: str) -> _Row:
     values = [shown[each]["requests_per_second"] for each in (CPU, ACCELERATOR)]
     cpu, accelerator = (f"{value:,.0f}" for value in values)
@@ -127,4 +141,5 @@ _ROWS = {
     "neighbours": _neighbours,
     "dense": _dense,
     "many": _many,
+    "zipf": _zipf,
 }

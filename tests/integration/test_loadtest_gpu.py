@@ -12,10 +12,11 @@ from loadtest.measure import accelerator_swaps, saturation, scenario
 from loadtest.report.gpu_report import DIFFERENCE_MAX
 from tests.integration.accelerators import plugin_path
 
-PARTS = ("equality", "alone", "rates", "swap", "rollback", "neighbours", "dense", "many")
+PARTS = ("equality", "alone", "rates", "swap", "rollback", "neighbours", "dense", "many", "zipf")
 SIZES = (
     *("--accelerator-rows=1,8", "--table-rows=500", "--dense-parameters=50000", "--rows=1,9"),
     *("--dense-rows=8", "--swap-rows=3", "--swaps=1", "--many-swaps=11", "--generators=1"),
+    *("--zipf-models=8", "--zipf-parameters=50000", "--zipf-rate=20", "--zipf-seconds=6"),
 )
 
 
@@ -50,6 +51,12 @@ def test_gpu_measures_both_servers_in_all_parts(tmp_path: Path):
     assert all(ms > 0 for ms in parts["rollback"]["upload_ms"].values())
     assert (parts["many"]["swaps"], parts["many"]["rollbacks"]) == (11, 1)
     assert parts["many"]["request_count"] > 0
+    zipf = parts["zipf"]
+    assert (zipf["errors"], zipf["wrong_answers"]) == (0, 0)
+    assert 0 < zipf["found_share"] < 1
+    assert zipf["cpu_runs"]["away"] > 0
+    assert zipf["uploads"] > 0
+    assert all(ms > 0 for ms in zipf["back_ms"])
 
 
 def test_gpu_without_the_plugin_fails_each_part(tmp_path: Path):

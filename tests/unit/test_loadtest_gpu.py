@@ -64,6 +64,17 @@ def test_gpu_table_shows_both_and_their_ratio():
     assert "2,000" in text
 
 
+def test_gpu_table_shows_models_that_come_and_go():
+    part: dict[str, Any] = {"model_count": 40, "found_share": 0.951, "fitting_share": 0.94}
+    part |= {"uploads": 7, "upload_ms": 4.5, "back_ms_p50": 31.5, "errors": 0, "wrong_answers": 0}
+    text = text_of({"zipf": part})
+    assert "40 models" in text
+    assert "95.1%" in text
+    assert "94.0% to the most popular" in text
+    assert "31.5" in text
+    assert "31.5" not in text_of({"zipf": {**part, "back_ms_p50": None}})
+
+
 def test_gpu_answers_of_other_shapes_are_refused():
     with pytest.raises(Unavailable, match=r"\(2,\)"):
         largest_difference(np.zeros(2), np.zeros((2, 1)))

@@ -45,6 +45,12 @@ def url() -> Iterator[str]:
     assert server.join()
 
 
+def test_scrape_may_be_of_some_names(url: str):
+    metrics = ServerPages(url).metrics("serving_")
+    assert metrics.total("serving_requests_total") == 9
+    assert metrics.total(":tensorflow:serving:request_count") == 0
+
+
 def test_totals_are_over_all_series_with_the_labels():
     metrics = Metrics.parse(PAGE)
     assert metrics.total("serving_requests_total") == 9
