@@ -38,7 +38,7 @@ enum class TableUse {
 enum class ReadReason {
   kNone,       // it need not
   kFirst,      // no version of the model had the table
-  kUnknown,    // no load that wrote to a copy has finished, or it replaced too many rows
+  kUnknown,    // no load has filled a copy to its end, or one replaced too many rows
   kOtherFile,  // all copies are of another file, or of another place in it
 };
 

@@ -45,9 +45,12 @@ TableClaim::TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const
 }
 
 TableClaim::~TableClaim() {
-  if (!is_writable() || has_written_) return;
-  const std::lock_guard lock(store_->mutex_);
-  table_->state.contents = former_contents_;
+  if (has_written_) {
+    Commit();
+  } else if (is_writable()) {
+    const std::lock_guard lock(store_->mutex_);
+    table_->state.contents = former_contents_;
+  }
 }
 
 std::byte* TableClaim::EntryOf(const StoredTable& table, size_t index) const {
@@ -55,7 +58,7 @@ std::byte* TableClaim::EntryOf(const StoredTable& table, size_t index) const {
 }
 
 void TableClaim::BeginOverwrite() {
-  has_written_ = true;
+  has_written_ = is_overwriting_ = true;
   BeginLog();
 }
 
@@ -71,7 +74,8 @@ void TableClaim::Copy(size_t offset, size_t count) {
   std::memcpy(data() + offset, source_->slab->start() + offset, count);
 }
 
-void TableClaim::EndCopy() {
+void TableClaim::EndOverwrite() {
+  is_overwriting_ = false;
   source_ = nullptr;
   source_hold_ = nullptr;
 }
@@ -99,7 +103,7 @@ void TableClaim::LoseContents() {
 }
 
 void TableClaim::Commit() {
-  if (!is_writable() || !has_written_ || has_lost_contents_) return;
+  if (!is_writable() || !has_written_ || is_overwriting_ || has_lost_contents_) return;
   const std::lock_guard lock(store_->mutex_);
   table_->state.contents = contents_;
   table_->state.changed_row_count = static_cast<int64_t>(table_->log_count);

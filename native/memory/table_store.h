@@ -39,17 +39,20 @@
 // standby    claimed    Claim for kUndo or kOverwrite
 // dirty      claimed    Claim for kOverwrite
 // claimed    live       Commit, at the end of the load
-// claimed    standby    the end of a load that has not written to it
-// claimed    dirty      the end of a load that has written to it and has not committed
+// claimed    standby    the end of a load that has not written to it, or whose writes are in the
+// log claimed    dirty      the end of a load in the middle of an overwriting, or after a write
+// that the
+//                       log does not have
 // live       standby    the end of the last holder
 // standby    -          the limit of what is kept, or Forget: the slab goes to the pool
 // dirty      -          the same
 //
-// So a load that fails in the middle leaves a dirty table, whatever it has written: the contents
-// are taken away when the load gets the table, before its first write, and only Commit gives them
-// back. And no table is written to while another version reads it: a table gets its contents when
-// the writer has ended, only a table with contents is shared, and only a table without a holder is
-// claimed for writing.
+// So a load that fails in the middle leaves a table whose contents are known for sure, or a dirty
+// one. The contents are taken away when the load gets the table, before its first write. They come
+// back when the load has ended, if each write since is in the log. This does not depend on what the
+// load did first, so a graph with several restore ops needs no order among them. And no table is
+// written to while another version reads it: a table gets its contents when the writer has ended,
+// only a table with contents is shared, and only a table without a holder is claimed for writing.
 //
 // Memory. A table is charged to its owner, a model. Tables without a holder have at most kept_count
 // times the bytes of the largest version's tables. What is more goes back to the pool, and so does
@@ -116,7 +119,9 @@ class TableClaim {
   size_t bytes() const { return bytes_; }
   // True if this load may write to the table.
   bool is_writable() const { return choice_.use != TableUse::kShare; }
-  // True if the rows come from another table, which stays as it is until EndCopy.
+  // True if the bytes are in the table already, but for the changed rows.
+  bool is_in_place() const { return use() == TableUse::kShare || use() == TableUse::kUndo; }
+  // True if the rows come from another table, which stays as it is until EndOverwrite.
   bool copies() const { return source_ != nullptr; }
   // The bytes of the table that need no fresh memory.
   size_t resident_bytes() const { return resident_bytes_; }
@@ -124,12 +129,13 @@ class TableClaim {
   const std::shared_ptr<const TableHold>& hold() const { return hold_; }
 
   // Declares that the whole table will be written, before its first byte is: from now on the table
-  // has the rows of this load, and an empty log.
+  // has the rows of this load, and an empty log. Its contents are unknown until EndOverwrite.
   void BeginOverwrite();
   // Copies `count` bytes of the other table from `offset` on. After BeginOverwrite.
   void Copy(size_t offset, size_t count);
-  // Lets go of the other table, once all is copied and undone.
-  void EndCopy();
+  // Declares that the table has the bytes that were wished for: they were read and verified, or
+  // copied and undone. Lets go of the other table.
+  void EndOverwrite();
   // The rows that are not undone yet.
   size_t changed_row_count() const { return copies() ? source_rows_left_ : table_->log_count; }
   // Undoes the last `count` changes, or all that are left. The log may be of a load that read the
@@ -142,7 +148,8 @@ class TableClaim {
   bool LogRows(const Id* ids, size_t count);
   // Declares that the table will be written in a way that cannot be undone.
   void LoseContents();
-  // Ends the writing: the contents are known as what was wished for, and the logged rows.
+  // Ends the writing: the contents are known as what was wished for, and the logged rows. The end
+  // of the claim does the same.
   void Commit();
 
  private:
@@ -176,6 +183,7 @@ class TableClaim {
   const std::string former_contents_;  // to be put back if nothing is written
   size_t resident_bytes_ = 0;
   bool has_written_ = false;
+  bool is_overwriting_ = false;
   bool has_lost_contents_ = false;
   std::shared_ptr<const TableHold> hold_;
   const StoredTable* source_;  // null if there is none

@@ -232,7 +232,7 @@ StatusOr<CheckpointIndex> ReadCheckpointIndex(const std::string& prefix) {
 std::vector<size_t> TensorBytes(const CheckpointIndex& index) {
   std::vector<size_t> bytes;
   for (const CheckpointEntry& entry : index.entries) {
-    if (!entry.is_slice()) bytes.push_back(static_cast<size_t>(MemoryBytes(entry)));
+    if (entry.slices.empty()) bytes.push_back(static_cast<size_t>(MemoryBytes(entry)));
   }
   return bytes;
 }

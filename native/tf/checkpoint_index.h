@@ -97,8 +97,8 @@ base::StatusOr<CheckpointIndex> ReadCheckpointIndex(const std::string& prefix);
 // points to. Returns 0 for a dtype that no checkpoint holds.
 int64_t ElementBytes(tensorflow::DataType dtype);
 
-// Returns the size of each restored tensor in memory, in the order of the entries. A partitioned
-// tensor counts as one. Based on ElementBytes, so exact for numbers.
+// Returns the size of each restored tensor in memory, in the order of the entries. Each slice of a
+// partitioned tensor is one. Based on ElementBytes, so exact for numbers.
 std::vector<size_t> TensorBytes(const CheckpointIndex& index);
 
 // Returns the least length of each shard in bytes, which is the end of its last tensor.

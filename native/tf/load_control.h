@@ -17,6 +17,8 @@ struct LoadControl {
   std::atomic<bool> is_cancelled{false};
   // The speed limit of the restore; 0 if it has no limit. Read between two pieces of a tensor.
   std::atomic<int64_t> restore_bytes_per_second_max{0};
+  // The bytes that all restore ops of the load read or copy together; set before the first of them.
+  std::atomic<int64_t> restore_bytes{0};
   // The longest that the restore may take while requests come, for PaceBesideRequests; 0: no limit.
   // If restore_bytes_per_second_max is set, it counts instead.
   std::atomic<int64_t> restore_ns_target{0};

@@ -44,8 +44,8 @@ const char* TextOf(ReadReason reason) {
     case ReadReason::kFirst:
       return "no earlier version of the model has left a copy of the table";
     case ReadReason::kUnknown:
-      return "the load that wrote to a copy has failed, or replaced more than a quarter of the "
-             "table's rows";
+      return "a load has failed while it filled a copy of the table, or has replaced more than a "
+             "quarter of the table's rows";
     case ReadReason::kOtherFile:
       return "all copies of the table are of another file";
   }
@@ -104,6 +104,19 @@ bool LoadedTables::Has(const std::string& tensor_name) const {
   return std::any_of(tables_.begin(), tables_.end(), [&](const LoadedTable& table) {
     return table.plan.tensor.first == tensor_name;
   });
+}
+
+bool LoadedTables::HasEntry(const std::string& entry_name) const {
+  return std::any_of(tables_.begin(), tables_.end(),
+                     [&](const LoadedTable& table) { return table.plan.entry == entry_name; });
+}
+
+size_t LoadedTables::BytesToFill() const {
+  size_t bytes = 0;
+  for (const LoadedTable& table : tables_) {
+    if (table.claim != nullptr && !table.claim->is_in_place()) bytes += table.plan.bytes;
+  }
+  return bytes;
 }
 
 memory::TableWish LoadedTables::WishFor(const LoadedTable& table, const std::string& owner) {

@@ -49,8 +49,12 @@ class LoadedTables final : private KernelWatch {
   explicit LoadedTables(TablePlan plan);
 
   const std::vector<LoadedTable>& tables() const { return tables_; }
-  // True if the tensor of the checkpoint is a table.
+  // True if the tensor of the checkpoint, or a part of it, is a table.
   bool Has(const std::string& tensor_name) const;
+  // True if the entry of the checkpoint's index has the bytes of a table.
+  bool HasEntry(const std::string& entry_name) const;
+  // The bytes of the tables that the restore reads or copies. After Claim.
+  size_t BytesToFill() const;
 
   // The memory that the logs of replaced rows may take, if the rows that replace them have
   // `new_row_bytes` at most. An entry of the log has an id too, which several tables may share.

@@ -94,9 +94,6 @@ class LoadPace {
     return absl::CancelledError("the load was cancelled during its restore");
   }
 
-  // Sets the bytes of the whole restore.
-  void SetTotalBytes(int64_t bytes) { total_bytes_ = bytes; }
-
   // Reports bytes that need not be read.
   void ReportKept(int64_t bytes) {
     if (control_ != nullptr) control_->kept_bytes.fetch_add(bytes, std::memory_order_relaxed);
@@ -126,12 +123,11 @@ class LoadPace {
     const int64_t fixed = control_->restore_bytes_per_second_max.load(std::memory_order_relaxed);
     const int64_t target_ns = control_->restore_ns_target.load(std::memory_order_relaxed);
     if (fixed > 0 || target_ns <= 0 || !AreRequestsComing()) return fixed;
-    return PaceBesideRequests(total_bytes_, target_ns);
+    return PaceBesideRequests(control_->restore_bytes.load(std::memory_order_relaxed), target_ns);
   }
 
   LoadControl* const control_;
   RestorePace pace_;
-  int64_t total_bytes_ = 0;
 };
 
 // One run of the op. Plans all outputs first, and then reads them in the order of the files, and
@@ -152,13 +148,7 @@ class Restore {
       plan.wanted = wanted;
       TF_RETURN_IF_ERROR(MakePlan(&plan));
     }
-    int64_t total_bytes = 0;
-    for (const Plan& plan : plans) {
-      if (!IsInPlace(plan)) total_bytes += OutputBytes(plan);
-    }
-    pace_.SetTotalBytes(total_bytes);
-    // Tables last: a wrong bit in a delta's own rows then fails the load before it writes to a
-    // table.
+    // Tables last: a wrong bit in a delta's own rows then fails the load before a table is copied.
     const auto place = [](const Plan& plan) {
       return std::tuple(plan.table != nullptr, plan.entry.shard, plan.entry.offset_bytes);
     };
@@ -194,13 +184,6 @@ class Restore {
 
   static int64_t OutputBytes(const Plan& plan) {
     return plan.shape.num_elements() * ElementBytes(plan.wanted.dtype);
-  }
-
-  // Returns true if the bytes of the output need not be read or copied.
-  static bool IsInPlace(const Plan& plan) {
-    if (plan.table == nullptr) return false;
-    const memory::TableUse use = plan.table->claim->use();
-    return use == memory::TableUse::kShare || use == memory::TableUse::kUndo;
   }
 
   absl::Status PlanSlice(Plan* plan) {
@@ -243,11 +226,12 @@ class Restore {
   absl::Status PlaceTable(const Plan& plan) {
     memory::TableClaim& claim = *plan.table->claim;
     if (claim.use() == memory::TableUse::kUndo) TF_RETURN_IF_ERROR(UndoRows(&claim));
-    if (!IsInPlace(plan)) claim.BeginOverwrite();
+    if (!claim.is_in_place()) claim.BeginOverwrite();
     if (claim.copies()) {
       TF_RETURN_IF_ERROR(Copy(&claim));
-    } else if (!IsInPlace(plan)) {
+    } else if (!claim.is_in_place()) {
       TF_RETURN_IF_ERROR(ReadDirect(plan.entry, reinterpret_cast<char*>(claim.data())));
+      claim.EndOverwrite();
       plan.table->report.read_bytes = claim.bytes();
     }
     if (plan.table->report.read_bytes == 0) pace_.ReportKept(OutputBytes(plan));
@@ -266,7 +250,7 @@ class Restore {
       pace_.ReportCopied(static_cast<int64_t>(piece_bytes));
     }
     TF_RETURN_IF_ERROR(UndoRows(claim));
-    claim->EndCopy();
+    claim->EndOverwrite();
     return absl::OkStatus();
   }
 

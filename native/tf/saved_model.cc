@@ -298,8 +298,26 @@ struct SavedModel::State {
 
   void LeaveOutTables(CheckpointIndex* index) const {
     auto& entries = index->entries;
-    const auto is_table = [this](const auto& entry) { return tables->Has(entry.name); };
+    const auto is_table = [this](const auto& entry) { return tables->HasEntry(entry.name); };
     entries.erase(std::remove_if(entries.begin(), entries.end(), is_table), entries.end());
+  }
+
+  // Returns the sizes of the tensors that the restore reads, but for the tables.
+  StatusOr<std::vector<size_t>> RestoredBytes(const std::string& prefix) const {
+    StatusOr<CheckpointIndex> index = ReadCheckpointIndex(prefix);
+    if (!index.ok()) return index.status();
+    if (tables != nullptr) LeaveOutTables(&index.value());
+    return tf::TensorBytes(index.value());
+  }
+
+  // Tells the restore ops what all of them read or copy together.
+  Status SetRestoreBytes(const std::string& prefix) const {
+    const StatusOr<std::vector<size_t>> bytes = RestoredBytes(prefix);
+    if (!bytes.ok()) return bytes.status();
+    const size_t table_bytes = tables == nullptr ? 0 : tables->BytesToFill();
+    const size_t all = std::accumulate(bytes.value().begin(), bytes.value().end(), table_bytes);
+    control->restore_bytes.store(static_cast<int64_t>(all));
+    return {};
   }
 
   // Runs `target` on this thread, off the pools that requests use.
@@ -375,10 +393,9 @@ base::StatusOr<std::vector<size_t>> SavedModel::ParameterBytes() const {
   std::vector<size_t> bytes;
   const std::string prefix = CheckpointPrefix(state_->directory);
   if (HasCheckpoint(prefix)) {
-    base::StatusOr<CheckpointIndex> index = ReadCheckpointIndex(prefix);
-    if (!index.ok()) return index.status();
-    if (state_->tables != nullptr) state_->LeaveOutTables(&index.value());
-    bytes = tf::TensorBytes(index.value());
+    StatusOr<std::vector<size_t>> restored = state_->RestoredBytes(prefix);
+    if (!restored.ok()) return restored.status();
+    bytes = std::move(restored.value());
   }
   AppendConstantBytes(state_->meta_graph, std::max<size_t>(1, state_->signatures.size()), &bytes);
   return bytes;
@@ -439,6 +456,7 @@ Status SavedModel::Restore() {
   if (state_->meta_graph.has_saver_def() && HasCheckpoint(prefix)) {
     NamedTensors feeds = state_->asset_feeds;
     feeds.emplace_back(saver.filename_tensor_name(), StringTensor(prefix));
+    MILLPOND_RETURN_IF_ERROR(state_->SetRestoreBytes(prefix));
     const TablesScope tables_scope(state_->tables.get());
     MILLPOND_RETURN_IF_ERROR(state_->RunTarget(saver.restore_op_name(), feeds, "restoring"));
   }

@@ -20,6 +20,7 @@ class ShardReader;
 // A large variable that may be kept in memory from one version to the next (table_store.h).
 struct PlannedTable {
   RestoredTensor tensor;  // in the checkpoint
+  std::string entry;      // the name of its bytes in the index
   std::string variable;
   std::string contents;  // ContentsOf
   size_t bytes = 0;
@@ -43,11 +44,14 @@ struct TablePlan {
 inline constexpr size_t kTableBytesMin = size_t{1} << 20;
 
 // Finds the tables of a model whose checkpoint is `prefix`. A variable is a table
-// - if it has kTableBytesMin or more, and is restored as a whole, from the bytes of one entry,
+// - if it has kTableBytesMin or more, and is restored from the bytes of one entry: of a tensor, or
+//   of the slice that a part of a partitioned variable was saved as,
 // - if nothing writes to it but ResourceScatterUpdate in `init_op` ("" if there is none),
 // - and if it has such a writer, or its file has several links. Only then may another version have
 //   the same bytes.
-// If `requests_may_write`, there are none. Returns DATA_LOSS if the index does not parse.
+// If `requests_may_write`, there are none. A variable of that size that `init_op` scatters into,
+// and that is no table, is reported as unkept with the reason. Returns DATA_LOSS if the index does
+// not parse.
 base::StatusOr<TablePlan> PlanTables(const tensorflow::MetaGraphDef& meta_graph,
                                      const std::string& init_op, bool requests_may_write,
                                      const std::string& prefix);

@@ -625,8 +625,8 @@ TABLE_STANDBY_BYTES = MetricFamily(
 TABLES_DIRTY = MetricFamily(
     name="serving_tables_dirty",
     kind="gauge",
-    help="Tables on standby that the next version restores in full, because of a load that failed, or "
-    "more than a quarter of the table's rows changed.",
+    help="Tables on standby that the next version restores in full, because a load failed while it filled "
+    "them, or more than a quarter of their rows changed.",
 )
 
 REQUEST_MEMORY_IN_USE = MetricFamily(

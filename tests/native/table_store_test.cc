@@ -67,6 +67,7 @@ class Load {
       claim_->BeginOverwrite();
       if (claim_->copies()) return Copy(row_count);
       for (size_t row = 0; row < row_count; ++row) Write(row, RowOfFile(contents_, row));
+      if (row_count == kRowCount) claim_->EndOverwrite();
     }
   }
   // Replaces rows, as the scatter of an init op does.
@@ -96,7 +97,7 @@ class Load {
     if (row_count < kRowCount) return;
     claim_->UndoRows(1);
     claim_->UndoRows(row_count);
-    claim_->EndCopy();
+    claim_->EndOverwrite();
   }
   void Write(size_t row, std::byte value) {
     std::memset(claim_->data() + row * kRowBytes, static_cast<int>(value), kRowBytes);
@@ -261,12 +262,52 @@ TEST_F(TableStoreTest, ALoadThatEndsBeforeItsFirstWriteChangesNothing) {
   EXPECT_EQ(next.claim().changed_row_count(), 2);
 }
 
-TEST_F(TableStoreTest, ALoadThatFailsAfterAWriteLeavesADirtyTable) {
+TEST_F(TableStoreTest, AFailedUndoGoesOnInTheNextLoad) {
   Loaded("a", {1, 2});
   NewLoad("a").Restore(1);
+  EXPECT_EQ(store_->Statistics().dirty_count, 0);
+  Load next = NewLoad("a");
+  EXPECT_EQ(next.claim().use(), TableUse::kUndo);
+  EXPECT_EQ(next.claim().changed_row_count(), 1);
+  next.Restore();
+  ExpectIntact(next.Finish());
+}
+
+TEST_F(TableStoreTest, RowsOfAFailedLoadAreUndone) {
+  Loaded("a", {1, 2});
+  {
+    Load failing = NewLoad("a");
+    failing.Restore();
+    failing.Scatter({2, 5, 5}, std::byte{9});
+  }
+  EXPECT_EQ(store_->Statistics().dirty_count, 0);
+  Load next = NewLoad("a");
+  EXPECT_EQ(next.claim().changed_row_count(), 3);
+  next.Restore();
+  ExpectIntact(next.Finish());
+}
+
+TEST_F(TableStoreTest, ALoadThatFailsAfterItsReadLeavesTheTable) {
+  NewLoad("a").Restore();
+  EXPECT_EQ(NewLoad("a").claim().use(), TableUse::kUndo);
+}
+
+TEST_F(TableStoreTest, ALoadThatFailsWithinItsReadLeavesADirtyTable) {
+  Loaded("a", {1, 2});
+  NewLoad("b").Restore(1);
   EXPECT_EQ(store_->Statistics().dirty_count, 1);
   EXPECT_EQ(NewLoad("a").claim().reason(), ReadReason::kUnknown);
   ExpectIntact(Loaded("a"));
+}
+
+TEST_F(TableStoreTest, AFailedLoadWithAnUnloggedWriteLeavesADirtyTable) {
+  Loaded("a", {1, 2});
+  {
+    Load failing = NewLoad("a");
+    failing.Restore();
+    failing.claim().LoseContents();
+  }
+  EXPECT_EQ(store_->Statistics().dirty_count, 1);
 }
 
 TEST_F(TableStoreTest, KeepsTheTablesOfOneVersionAndReturnsTheRest) {
@@ -381,7 +422,8 @@ class StoreModel {
   void FailLoad(const std::string& owner) {
     Load load(store_.get(), owner, File(), /*is_written=*/true);
     const int step_count = Below(4);
-    if (step_count > 0) load.Restore(static_cast<size_t>(Below(kRowCount)));
+    const bool is_whole = Below(2) == 0;
+    if (step_count > 0) load.Restore(is_whole ? kRowCount : static_cast<size_t>(Below(kRowCount)));
     if (step_count > 1) load.Scatter(Ids(), std::byte{1});
     if (step_count > 2) load.claim().LoseContents();
   }
@@ -462,7 +504,7 @@ TEST_P(OtherRowsTest, ACopyUndoesTheRowsOfItsSource) {
   claim->BeginOverwrite();
   claim->Copy(0, kTableBytes);
   claim->UndoRows(3);
-  claim->EndCopy();
+  claim->EndOverwrite();
   ExpectIntact(RowsOfFile("a", claim->data()));
   ExpectIntact(first);
 }
