@@ -26,6 +26,7 @@ from serving.loading.load_checks import (
     unset_variables_message,
 )
 from serving.loading.load_stages import LoadStages
+from serving.loading.loaded_files import unchanged_files
 from serving.loading.loader import LoadProgress, LoadSettings
 from serving.loading.memory_fit import available_bytes
 from serving.loading.metadata_json import metadata_json
@@ -49,7 +50,7 @@ class CheckedLoad:
 
     Once the version is not aspired any more, the load stops at the next kernel, within a tensor that is
     restored, or at the next warm-up request. If the version's `directory` is gone, the load stops
-    before the next stage.
+    before the next stage. If files that it reads change meanwhile, it fails, and is tried again.
     """
 
     def __init__(
@@ -133,7 +134,10 @@ class CheckedLoad:
             self._id.name, self._id.version, str(self._directory), self._settings.tags
         )
         try:
-            with self._progress.cancellation.stops_by(load.cancel):
+            with (
+                self._progress.cancellation.stops_by(load.cancel),
+                unchanged_files(self._id, self._directory),
+            ):
                 missing_kernels = self._take_steps(load, is_batched=batching is not None)
             servable = load.finish(
                 self._settings.reservoir,

@@ -5,7 +5,7 @@ This module reads the disk; `found_versions.py` decides what follows from it.
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.base.errors import DataLoss, from_exception
+from serving.base.fingerprint import Fingerprint, fingerprint
 from serving.core.label_targets import NO_LABELS
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import VersionSelection
@@ -44,13 +45,10 @@ from serving.source.poller_pool import PollerPool
 from serving.source.settling import (
     MISSING_ASSET_WAIT_NS,
     Candidate,
-    Entry,
-    Fingerprint,
     Instant,
     after_check,
     needs_check,
     observe,
-    stamp_of,
 )
 
 _log = structlog.get_logger(__name__)
@@ -64,37 +62,6 @@ def list_children(base_path: str) -> Listing:
     except OSError as error:
         return Listing(error=str(error))
     return Listing(tuple(sorted(children, key=lambda child: child.name)))
-
-
-def fingerprint(directory: str) -> Fingerprint:
-    """The fingerprint of `directory` as it is now.
-
-    Raises OSError if an entry of it cannot be read.
-    """
-    return Fingerprint(tuple(sorted(_entries(directory, ""))))
-
-
-def _entries(root: str, relative: str) -> Iterable[Entry]:
-    status = Path(root, relative).stat()
-    yield relative, status.st_size, status.st_mtime_ns, stamp_of(status)
-    with os.scandir(Path(root, relative)) as entries:
-        for entry in entries:
-            path = os.path.join(relative, entry.name)
-            # Links to directories are entries, but are not walked: they could form a circle.
-            if entry.is_dir(follow_symlinks=False):
-                yield from _entries(root, path)
-            else:
-                yield _entry(entry, path)
-
-
-def _entry(entry: os.DirEntry[str], path: str) -> Entry:
-    try:
-        status = entry.stat()
-    except FileNotFoundError:
-        # A dangling link, or a file that has just been deleted. The version may load without it; the
-        # completeness check decides that. If the file appears later, the fingerprint changes.
-        return path, -1, 0, 0
-    return path, status.st_size, status.st_mtime_ns, stamp_of(status)
 
 
 def _is_dated(base_path: str) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from serving.base.clock import NS_PER_SECOND
+from serving.base.fingerprint import Fingerprint
 from serving.core.label_targets import KnownVersions, absent_targets
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import (
@@ -34,7 +35,6 @@ from serving.source.notes import (
 from serving.source.settling import (
     RECHECK_NS,
     Candidate,
-    Fingerprint,
     Instant,
     asset_wait_ends_in_ns,
     settles_in_ns,

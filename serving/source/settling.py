@@ -1,11 +1,9 @@
 """Decides when the copy of a version is still, and when its completeness is checked. Pure."""
 
-import os
-import stat
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from serving.base.clock import NS_PER_SECOND
+from serving.base.fingerprint import Fingerprint
 
 SETTLE_NS = NS_PER_SECOND
 """A directory that has not changed for this long has settled.
@@ -39,58 +37,6 @@ class Instant:
 
     now_ns: int
     wall_ns: int
-
-
-Entry = tuple[str, int, int, int]
-"""The relative path, size in bytes, mtime_ns and stamp of a file or directory; see `Fingerprint`."""
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """The entries below a directory, which is itself the entry with the path "".
-
-    The stamp is the ctime_ns, because a copy that keeps the times (`cp -p`, `rsync -a`) can have other bytes
-    with the same size and mtime. For a file with several hard links it is minus the inode's number: each
-    new link of it, such as that of a delta version, changes its ctime.
-    """
-
-    entries: tuple[Entry, ...]
-
-    def is_as(self, other: "Fingerprint") -> bool:
-        """True if nothing differs. A file may have got other links since."""
-        return _are_same(self.entries, other.entries)
-
-    def has_the_files_of(self, other: "Fingerprint") -> bool:
-        """True if nothing differs except perhaps the ctime of the directory itself.
-
-        It differs after the directory was moved away and back.
-        """
-        return _are_same(_without_own_ctime(self), _without_own_ctime(other))
-
-    @property
-    def mtime_ns_newest(self) -> int:
-        """The latest change of a file or directory, on the clock of the file system."""
-        return max((mtime_ns for _, _, mtime_ns, _ in self.entries), default=0)
-
-
-def stamp_of(status: os.stat_result) -> int:
-    """The stamp of an entry, as `Fingerprint` says."""
-    is_linked = status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode)
-    return -status.st_ino if is_linked else status.st_ctime_ns
-
-
-def _are_same(entries: Sequence[Entry], others: Sequence[Entry]) -> bool:
-    return len(entries) == len(others) and all(map(_is_same, entries, others))
-
-
-def _is_same(entry: Entry, other: Entry) -> bool:
-    # If only one has a ctime, the file had one link at one of the two times, and its ctime shows nothing.
-    has_one_ctime = (entry[3] < 0) != (other[3] < 0)
-    return entry[:3] == other[:3] and (has_one_ctime or entry[3] == other[3])
-
-
-def _without_own_ctime(fingerprint: Fingerprint) -> list[Entry]:
-    return [entry if entry[0] else (*entry[:3], 0) for entry in fingerprint.entries]
 
 
 @dataclass(frozen=True, kw_only=True)

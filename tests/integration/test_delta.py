@@ -457,7 +457,7 @@ def test_killed_export_is_cleared_by_the_next(model: TrainedModel) -> None:
 
 def test_new_version_is_old_enough_for_a_server(tmp_path: Path) -> None:
     from millpond.delta import export_base, export_delta
-    from serving.source.file_system_source import fingerprint
+    from serving.base.fingerprint import fingerprint
     from serving.source.settling import SETTLE_NS
 
     made = TrainedModel(tmp_path)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.base.clock import NS_PER_SECOND
+from serving.base.fingerprint import Fingerprint
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
 from serving.source.found_versions import (
@@ -27,7 +28,6 @@ from serving.source.settling import (
     RECHECK_NS,
     SETTLE_NS,
     Candidate,
-    Fingerprint,
     Instant,
     after_check,
     needs_check,

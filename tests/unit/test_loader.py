@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from serving.base.errors import (
     MillpondError,
     NotFound,
     ResourceExhausted,
+    Unavailable,
 )
 from serving.base.protos import get_model_metadata_pb2
 from serving.core.cancellation import Cancellation
@@ -538,6 +540,60 @@ def test_loader_vanished_file_is_vanished_directory(version: Path) -> None:
     plane.after_step = remove
     with pytest.raises(MillpondError, match="was removed"):
         make_loader(version, plane).load(FakeProgress())
+
+
+def replace_by_link(version: Path) -> None:
+    """Makes the path lead to another export, as a switch of a link does."""
+    other = version.with_name("other")
+    (other / "variables").mkdir(parents=True)
+    (other / "saved_model.pb").write_bytes(b"graph")
+    version.rename(version.with_name("first"))
+    version.symlink_to(other)
+
+
+def rewrite_variables(version: Path) -> None:
+    (version / "variables" / "variables.index").write_bytes(b"other")
+
+
+def add_hard_link(version: Path) -> None:
+    os.link(version / "variables" / "variables.index", version.with_name("index"))
+
+
+def add_warm_up(version: Path) -> None:
+    (version / "assets.extra").mkdir()
+    (version / "assets.extra" / "tf_serving_warmup_requests").write_bytes(b"")
+
+
+@pytest.fixture
+def plane_and_version(version: Path) -> tuple[FakePlane, Path]:
+    (version / "variables").mkdir()
+    (version / "variables" / "variables.index").write_bytes(b"index")
+    return FakePlane(), version
+
+
+@pytest.mark.parametrize("change", [replace_by_link, rewrite_variables])
+def test_load_of_two_exports_fails_and_is_retried(
+    plane_and_version: tuple[FakePlane, Path], change: Callable[[Path], None]
+) -> None:
+    """The graph would be of one export, and the variables of another."""
+    plane, version = plane_and_version
+    plane.after_step = lambda at: change(version) if at == "read_graph" else None
+    with pytest.raises(Unavailable, match="changed during the load") as failure:
+        make_loader(version, plane).load(FakeProgress())
+    assert failure.value.is_transient
+    assert plane.servables == []
+
+
+@pytest.mark.parametrize("change", [add_hard_link, add_warm_up])
+def test_load_goes_on_beside_harmless_changes(
+    plane_and_version: tuple[FakePlane, Path], change: Callable[[Path], None]
+) -> None:
+    plane, version = plane_and_version
+    plane.after_step = lambda at: change(version) if at == "read_graph" else None
+    entries_before = sorted(version.parent.rglob("*"))
+    make_loader(version, plane).load(FakeProgress())
+    assert sorted(version.parent.rglob("*")) != entries_before
+    assert len(plane.servables) == 1
 
 
 # --- Memory of its own ----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from serving.base.clock import NS_PER_SECOND, SystemClock, pause, seconds_since
 from serving.base.errors import DataLoss, FailedPrecondition
+from serving.base.fingerprint import Fingerprint, fingerprint
 from serving.core.label_targets import NO_LABELS, NOT_FOUND, NOT_SELECTED
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import All, Latest, Specific, VersionSelection
@@ -16,7 +17,6 @@ from serving.source.file_system_source import (
     FileSystemSource,
     SourceListener,
     SourceSettings,
-    fingerprint,
     list_children,
 )
 from serving.source.glance import Sight
@@ -24,7 +24,7 @@ from serving.source.listing import Listing
 from serving.source.notes import Note
 from serving.source.poll_schedule import PollLimits
 from serving.source.poller_pool import Pollable, PollerPool
-from serving.source.settling import RECHECK_NS, SETTLE_NS, Fingerprint
+from serving.source.settling import RECHECK_NS, SETTLE_NS
 from tests.unit.fakes.clocks import FakeClock
 
 TIMEOUT_SECONDS = 60
