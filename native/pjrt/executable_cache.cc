@@ -6,10 +6,10 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <system_error>
 
 namespace millpond::pjrt {
 namespace {
@@ -67,7 +67,8 @@ bool WriteAll(int file, std::string_view bytes) {
 }
 
 base::Status NotWritten(const std::string& path) {
-  return base::FailedPrecondition(path + " cannot be written: " + std::strerror(errno));
+  return base::FailedPrecondition(path +
+                                  " cannot be written: " + std::generic_category().message(errno));
 }
 
 base::Status Write(const std::string& path, std::string_view header, std::string_view executable) {
