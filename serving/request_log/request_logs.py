@@ -38,10 +38,6 @@ QUEUE_BYTES_MAX = 64 * 2**20
 """The memory for records that wait to be written, for all models together: a second of 64 MB/s, or a
 minute of 1 MB/s while a disk stands still."""
 
-TAKES_MAX = 64
-"""The takes of a turn: enough for a full queue, because each takes 1 MiB or all that is there. So a turn
-ends, and files complete at their age, however fast records come."""
-
 PERIOD_SECONDS = 0.25
 """The time between two turns of the writer: short beside the time in which the queue fills, and long
 beside the work of a turn."""
@@ -248,12 +244,12 @@ class RequestLogs:
         for log in self._logs():
             if log.writer is None and log.wanted is not None:
                 self._adopt(log, log.wanted)
-        for _ in range(TAKES_MAX):
-            batches = self._queue.take()
+        # Only what is there now, so that a turn ends however fast records come.
+        left_bytes = self._queue.used_bytes
+        while left_bytes > 0 and (batches := self._queue.take()):
             for batch in batches:
                 self._write(batch)
-            if not batches:
-                break
+                left_bytes -= len(batch.heads) + len(batch.frames)
         for log in self._logs():
             if log.writer is None:
                 continue

@@ -142,6 +142,8 @@ def test_reload_changes_and_ends_the_log(scale: HostedModel, tmp_path: Path) -> 
     scale.configure(config=logging(tmp_path / "all"))
     send(scale, 5)
     scale.configure(config=logging(tmp_path / "half", rate=0.5))
+    # Records that come before the writer's turn go to the former file.
+    wait_until(lambda: list(tmp_path.glob("all-*")), "the end of the first file")
     send(scale, 200)
     sampled = count(scale, "sampled_total") - 5
     # Seven standard deviations.
