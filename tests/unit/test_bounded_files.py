@@ -30,6 +30,7 @@ OWN_FILES = {
     "serving/reload/grants.py",  # of the server's own state directory
     "serving/storage/version_copy.py",  # the journal of its own copy
     "serving/loading/initial_loads.py",  # of /proc
+    "serving/loading/library_threads.py",  # of /proc
     "serving/loading/starvation_watch.py",  # of /proc
     "serving/loading/memory_fit.py",  # of /proc and the control group
     "serving/source/mounts.py",  # of /proc
