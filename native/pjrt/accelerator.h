@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "native/base/byte_budget.h"
 #include "native/base/status.h"
 #include "native/pjrt/api.h"
 #include "native/pjrt/client.h"
@@ -15,6 +16,7 @@
 #include "native/pjrt/device_turns.h"
 #include "native/pjrt/executable.h"
 #include "native/pjrt/plugin.h"
+#include "native/pjrt/staging.h"
 #include "native/pjrt/upload_queue.h"
 
 namespace millpond::pjrt {
@@ -88,6 +90,14 @@ class Accelerator {
   DeviceTurns& turns() const { return turns_; }
   UploadQueue& uploads() const { return *uploads_; }
 
+  // The most memory of this process that the staging buffers of all programs take.
+  static constexpr int64_t kStagingBytesMax = int64_t{256} << 20U;
+  // Makes the staging buffers of one size of a program, `bytes` each. This object must outlive it.
+  std::unique_ptr<StagingPool> MakeStaging(size_t bytes) const {
+    return std::make_unique<StagingPool>(client_, &staging_budget_, bytes);
+  }
+  int64_t staging_bytes() const { return staging_budget_.in_use_bytes(); }
+
   // Notes whether a run or an upload has failed for another reason than a lack of memory.
   void NoteFailure() const { is_failing_.store(true, std::memory_order_relaxed); }
   void NoteSuccess() const {
@@ -125,6 +135,7 @@ class Accelerator {
   mutable std::atomic<int64_t> loaded_count_{0};
   mutable DeviceMemory memory_;
   mutable DeviceTurns turns_;
+  mutable base::ByteBudget staging_budget_{kStagingBytesMax};
   std::unique_ptr<UploadQueue> uploads_ = std::make_unique<UploadQueue>();
 };
 

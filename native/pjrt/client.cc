@@ -87,6 +87,25 @@ base::StatusOr<std::string> Client::KindOf(PJRT_Device* device) const {
   return std::string(kind.device_kind, kind.device_kind_size);
 }
 
+base::Status Client::Pin(char* data, size_t bytes) const {
+  if (!MILLPOND_PJRT_HAS(api_, PJRT_Client_DmaMap) ||
+      !MILLPOND_PJRT_HAS(api_, PJRT_Client_DmaUnmap)) {
+    return {base::Code::kUnimplemented, description_ + " pins no memory"};
+  }
+  MILLPOND_PJRT_ARGS(PJRT_Client_DmaMap, pin);
+  pin.client = client_;
+  pin.data = data;
+  pin.size = bytes;
+  return api_.ToStatus(api_->PJRT_Client_DmaMap(&pin), "pinning memory");
+}
+
+void Client::Unpin(char* data) const {
+  MILLPOND_PJRT_ARGS(PJRT_Client_DmaUnmap, unpin);
+  unpin.client = client_;
+  unpin.data = data;
+  static_cast<void>(api_.ToStatus(api_->PJRT_Client_DmaUnmap(&unpin), "unpinning memory"));
+}
+
 base::StatusOr<int64_t> Client::IdOf(PJRT_Device* device) const {
   const base::StatusOr<PJRT_DeviceDescription*> description = DescriptionOf(device);
   if (!description.ok()) return description.status();

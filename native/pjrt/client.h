@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -36,6 +37,10 @@ class Client {
   base::StatusOr<std::vector<PJRT_Device*>> Devices() const;
   // Returns what sort of device it is, like "NVIDIA H200".
   base::StatusOr<std::string> KindOf(PJRT_Device* device) const;
+  // Makes `bytes` of this process's memory at `data` ones that accelerators copy directly. Returns
+  // UNIMPLEMENTED if the plugin cannot. The memory stays until Unpin.
+  base::Status Pin(char* data, size_t bytes) const;
+  void Unpin(char* data) const;
   // Returns the number by which a program names the device that it runs on.
   base::StatusOr<int64_t> IdOf(PJRT_Device* device) const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,17 +17,18 @@ namespace {
 // The number of runs over which a cost is a mean, so that one slow run changes little.
 constexpr int64_t kCostRuns = 8;
 
-// Returns `rows` rows of `row_bytes` at `from`, followed by copies of the last one up to `size`
-// rows. The last row is a row that the function takes; zeros may be none.
-std::vector<char> FilledUp(const char* from, int64_t rows, int64_t size, size_t row_bytes) {
-  std::vector<char> filled(size * row_bytes);
-  std::memcpy(filled.data(), from, rows * row_bytes);
+// Copies `rows` rows of `row_bytes` at `from` to `to`, followed by copies of the last one up to
+// `size` rows. The last row is a row that the function takes; zeros may be none.
+void FillUp(const char* from, int64_t rows, int64_t size, size_t row_bytes, char* to) {
+  std::memcpy(to, from, rows * row_bytes);
   const char* const last = from + (rows - 1) * row_bytes;
   for (int64_t row = rows; row < size; ++row) {
-    std::memcpy(filled.data() + row * row_bytes, last, row_bytes);
+    std::memcpy(to + row * row_bytes, last, row_bytes);
   }
-  return filled;
 }
+
+// Tensors begin at a cache line in a staging buffer.
+size_t WholeLines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
@@ -35,7 +37,7 @@ class RowProgram::OneRun {
  public:
   // Borrows `turn`. If it `ends_early`, the turn ends before the outputs are copied.
   OneRun(const RowProgram& program, const ParameterCopy& copy, int64_t rows, int64_t size,
-         DeviceTurns::Turn* turn, bool ends_early)
+         StagingPool* staging, DeviceTurns::Turn* turn, bool ends_early)
       : program_(program),
         copy_(copy),
         accelerator_(*program.parameters_->accelerator()),
@@ -44,8 +46,12 @@ class RowProgram::OneRun {
         turn_(*turn),
         ends_early_(ends_early),
         copies_(accelerator_.api()) {
-    // The copies under way point to what lies in it.
-    filled_.reserve(program.inputs_.size() + program.outputs_.size());
+    if (rows == size) return;
+    staged_.emplace(staging->Take());
+    next_ = staged_->data();
+    if (next_ != nullptr) return;
+    own_.reset(new char[program.StagedBytes(size)]);
+    next_ = own_.get();
   }
 
   // Starts all steps, and waits for the end of the last one.
@@ -86,12 +92,17 @@ class RowProgram::OneRun {
   }
 
  private:
+  // Returns the next `bytes` of the memory for filled-up rows.
+  char* Stage(size_t bytes) { return std::exchange(next_, next_ + WholeLines(bytes)); }
+
   base::Status StartInputs(const std::vector<const char*>& inputs) {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const RowType& row = program_.inputs_[i];
       const char* elements = inputs[i];
       if (rows_ < size_) {
-        elements = filled_.emplace_back(FilledUp(inputs[i], rows_, size_, row.bytes)).data();
+        char* const filled = Stage(size_ * row.bytes);
+        FillUp(inputs[i], rows_, size_, row.bytes, filled);
+        elements = filled;
       }
       HostTensor tensor{row.type, {size_}, elements};
       tensor.dims.insert(tensor.dims.end(), row.dims.begin(), row.dims.end());
@@ -116,7 +127,7 @@ class RowProgram::OneRun {
   base::Status StartOutputs(const std::vector<char*>& outputs) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       const size_t bytes = size_ * program_.outputs_[i].bytes;
-      landed_.push_back(rows_ < size_ ? filled_.emplace_back(bytes).data() : outputs[i]);
+      landed_.push_back(rows_ < size_ ? Stage(bytes) : outputs[i]);
       PJRT_Event* copied = nullptr;
       MILLPOND_RETURN_IF_ERROR(results_[i].StartCopy(landed_[i], bytes, &copied));
       copies_.Add(copied);
@@ -145,8 +156,10 @@ class RowProgram::OneRun {
   DeviceTurns::Turn& turn_;
   const bool ends_early_;
   int64_t took_ns_ = 0;
-  // Declared before the copies, which may read and write it to their end.
-  std::vector<std::vector<char>> filled_;
+  // Both declared before the copies, which may read and write them to their end.
+  std::optional<StagingPool::Lease> staged_;
+  std::unique_ptr<char[]> own_;  // if no staging buffer is free
+  char* next_ = nullptr;
   Copies copies_;
   std::vector<DeviceBuffer> input_buffers_;
   std::vector<DeviceBuffer> results_;
@@ -161,9 +174,19 @@ base::Status RowProgram::AddSize(int64_t rows, std::unique_ptr<Executable> execu
   int64_t bytes = executable->temporary_bytes();
   for (const RowType& input : inputs_) bytes += rows * static_cast<int64_t>(input.bytes);
   for (const RowType& output : outputs_) bytes += rows * static_cast<int64_t>(output.bytes);
-  programs_[rows] = {std::move(executable), bytes, std::make_unique<std::atomic<int64_t>>(0)};
+  programs_[rows] = {std::move(executable), bytes, std::make_unique<std::atomic<int64_t>>(0),
+                     parameters_->accelerator()->MakeStaging(StagedBytes(rows))};
+  // Pins the first buffer before requests come. A run of one row is never filled up.
+  if (rows > 1) static_cast<void>(programs_[rows].staging->Take());
   counts_.AddSize(rows);
   return {};
+}
+
+size_t RowProgram::StagedBytes(int64_t rows) const {
+  size_t bytes = 0;
+  for (const RowType& input : inputs_) bytes += WholeLines(rows * input.bytes);
+  for (const RowType& output : outputs_) bytes += WholeLines(rows * output.bytes);
+  return bytes;
 }
 
 std::vector<int64_t> RowProgram::sizes() const {
@@ -214,7 +237,8 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
   if (!charge) {
     return {base::Code::kResourceExhausted, "the accelerator has no memory left for a run"};
   }
-  OneRun run(*this, copy, rows, size, &turn.value(), DeviceSchedule::IsLong(cost_ns));
+  OneRun run(*this, copy, rows, size, program.staging.get(), &turn.value(),
+             DeviceSchedule::IsLong(cost_ns));
   MILLPOND_RETURN_IF_ERROR(
       counts_.BeginRun() ? run.RunTimed(*program.executable, inputs, outputs, wait_ns, &counts_)
                          : run.Run(*program.executable, inputs, outputs));

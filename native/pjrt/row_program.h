@@ -13,6 +13,7 @@
 #include "native/pjrt/device_turns.h"
 #include "native/pjrt/executable.h"
 #include "native/pjrt/run_figures.h"
+#include "native/pjrt/staging.h"
 
 namespace millpond::pjrt {
 
@@ -70,8 +71,11 @@ class RowProgram {
     int64_t run_bytes = 0;
     // The time of the accelerator that a run takes, learned from the runs; 0 before the first.
     std::unique_ptr<std::atomic<int64_t>> cost_ns;
+    // For runs that are filled up: their inputs and outputs.
+    std::unique_ptr<StagingPool> staging;
   };
 
+  size_t StagedBytes(int64_t rows) const;
   base::Status RunPiece(const ParameterCopy& copy, int64_t size, const Program& program,
                         int64_t rows, const std::vector<const char*>& inputs,
                         const std::vector<char*>& outputs, int64_t deadline_ns,

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -55,6 +57,17 @@ namespace {
 
 FakePjrtControls controls;
 std::mutex mutex;
+std::map<const char*, size_t> pinned;  // the bytes at each address; guarded by the mutex
+
+// Adds 1 to `*count` if all of `bytes` at `data` are pinned.
+void CountIfPinned(const void* data, size_t bytes, int64_t* count) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto* const begin = static_cast<const char*>(data);
+  const auto after = pinned.upper_bound(begin);
+  if (after == pinned.begin()) return;
+  const auto& [start, size] = *std::prev(after);
+  if (begin + bytes <= start + size) *count += 1;
+}
 PJRT_Device all_devices[] = {{{0}}, {{1}}, {{2}}, {{3}}};
 PJRT_Device* devices[] = {&all_devices[0], &all_devices[1], &all_devices[2], &all_devices[3]};
 
@@ -272,6 +285,20 @@ PJRT_Error* ExecutableSerialize(PJRT_Executable_Serialize_Args* args) {
   return nullptr;
 }
 
+PJRT_Error* ClientDmaMap(PJRT_Client_DmaMap_Args* args) {
+  if (!controls.pins) return MakeError(PJRT_Error_Code_UNIMPLEMENTED, "no pins");
+  const std::lock_guard<std::mutex> lock(mutex);
+  pinned[static_cast<const char*>(args->data)] = args->size;
+  controls.live_pins += 1;
+  controls.pin_count += 1;
+  return nullptr;
+}
+PJRT_Error* ClientDmaUnmap(PJRT_Client_DmaUnmap_Args* args) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_pins -= static_cast<int64_t>(pinned.erase(static_cast<const char*>(args->data)));
+  return nullptr;
+}
+
 PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
   const int device = args->device->description.id;
   if (controls.fails_transfers || device == controls.failing_device) {
@@ -281,6 +308,7 @@ PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
   for (size_t i = 0; i < args->num_dims; ++i) count *= args->dims[i];
   if (PJRT_Error* const error = MakeBuffer(device, count, &args->buffer)) return error;
   std::memcpy(args->buffer->elements.data(), args->data, count * sizeof(float));
+  CountIfPinned(args->data, count * sizeof(float), &controls.copies_from_pinned);
   args->buffer->ready_ns =
       EndOf(millpond::base::MonotonicNs(), controls.transfer_in_ns, &controls.link_in_free_ns);
   Log(args->buffer->ready_ns - controls.transfer_in_ns, &controls.transfer_in_begin_ns);
@@ -315,6 +343,7 @@ PJRT_Error* BufferToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
     return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake copy has another size");
   }
   std::memcpy(args->dst, elements.data(), args->dst_size);
+  CountIfPinned(args->dst, args->dst_size, &controls.copies_to_pinned);
   const int64_t done_ns = EndOf(std::max(args->src->ready_ns, millpond::base::MonotonicNs()),
                                 controls.transfer_out_ns, &controls.link_out_free_ns);
   Log(done_ns, &controls.transfer_out_end_ns);
@@ -391,6 +420,8 @@ PJRT_Api MakeTable() {
   table.PJRT_Client_PlatformVersion = ClientPlatformVersion;
   table.PJRT_Client_AddressableDevices = ClientAddressableDevices;
   table.PJRT_Client_Compile = ClientCompile;
+  table.PJRT_Client_DmaMap = ClientDmaMap;
+  table.PJRT_Client_DmaUnmap = ClientDmaUnmap;
   table.PJRT_Client_BufferFromHostBuffer = BufferFromHostBuffer;
   table.PJRT_DeviceDescription_Id = DeviceDescriptionId;
   table.PJRT_DeviceDescription_Kind = DeviceDescriptionKind;

@@ -16,6 +16,7 @@ struct FakePjrtControls {
   bool serializes = true;
   bool has_topologies = true;  // compiles for devices that are not there
   bool counts_memory = true;
+  bool pins = true;
   int64_t temporary_bytes = 0;  // that a program says a run takes
   // The time after which an event has happened: of a copy to the device, of a run, of a copy back.
   int64_t transfer_in_ns = 0;
@@ -37,6 +38,10 @@ struct FakePjrtControls {
   int64_t live_topologies = 0;
   int64_t transfers_under_way = 0;  // whose events were not waited for
   int64_t transfers_under_way_max = 0;
+  int64_t live_pins = 0;  // of this process's memory
+  int64_t pin_count = 0;
+  int64_t copies_from_pinned = 0;  // to the device
+  int64_t copies_to_pinned = 0;
   int64_t compile_count = 0;
   int64_t load_count = 0;
   int64_t run_count = 0;

@@ -53,6 +53,7 @@ class PjrtTest : public ::testing::Test {
     EXPECT_EQ(controls_->live_clients, 0);
     EXPECT_EQ(controls_->live_errors, 0);
     EXPECT_EQ(controls_->live_events, 0);
+    EXPECT_EQ(controls_->live_pins, 0);
     EXPECT_EQ(controls_->live_topologies, 0);
   }
 
@@ -234,6 +235,63 @@ std::vector<float> RunOnes(const RowProgram& program, int64_t rows) {
                        {reinterpret_cast<char*>(output.data())})
                   .ok());
   return output;
+}
+
+// Rows are filled up in one pinned buffer for each size, whatever the number of runs and versions.
+TEST_F(PjrtTest, FilledUpRunsUseOnePinnedBuffer) {
+  const auto accelerator = MakeAccelerator();
+  for (int version = 1; version <= 3; ++version) {
+    const auto program = MakeProgram(accelerator, {1, 8, 32}, 2);
+    EXPECT_EQ(accelerator->staging_bytes(), 3 * 64 + 3 * 128) << "of 8 rows and of 32";
+    const std::vector<float> input(5, 1);
+    const auto* const elements = reinterpret_cast<const char*>(input.data());
+    for (int run = 0; run < 20; ++run) {
+      std::vector<float> output(5);
+      auto* const to = reinterpret_cast<char*>(output.data());
+      ASSERT_TRUE(RunThere(*program, 5, {elements, elements}, {to}).ok());
+      EXPECT_EQ(output, std::vector<float>(5, 2 * kFactor));
+    }
+    EXPECT_EQ(controls_->pin_count, 2 * version);
+    EXPECT_EQ(controls_->live_pins, 2);
+    EXPECT_EQ(controls_->copies_from_pinned, 2 * 20 * version);
+    EXPECT_EQ(controls_->copies_to_pinned, 20 * version);
+  }
+  EXPECT_EQ(controls_->live_pins, 0);
+  EXPECT_EQ(accelerator->staging_bytes(), 0);
+}
+
+TEST_F(PjrtTest, FullRunsAreNotStaged) {
+  const auto program = MakeProgram(MakeAccelerator(), {1, 8}, 1);
+  for (const int64_t rows : {1, 8, 16}) RunOnes(*program, rows);
+  EXPECT_EQ(controls_->copies_from_pinned, 0);
+  EXPECT_EQ(controls_->copies_to_pinned, 0);
+}
+
+TEST_F(PjrtTest, APluginThatPinsNothingStagesAllTheSame) {
+  controls_->pins = false;
+  const auto program = MakeProgram(MakeAccelerator(), {8}, 1);
+  EXPECT_EQ(RunOnes(*program, 5), std::vector<float>(5, kFactor));
+  EXPECT_EQ(controls_->pin_count, 0);
+}
+
+// Buffers are bounded: by their number for each size, and by the accelerator's budget.
+TEST_F(PjrtTest, StagingBuffersAreFewAndWithinTheBudget) {
+  const auto accelerator = MakeAccelerator();
+  const auto pool = accelerator->MakeStaging(Accelerator::kStagingBytesMax / 2);
+  std::vector<StagingPool::Lease> leases;
+  for (int i = 0; i < 3; ++i) leases.push_back(pool->Take());
+  EXPECT_NE(leases[1].data(), nullptr);
+  EXPECT_EQ(leases[2].data(), nullptr) << "the budget is used up";
+  const auto full = MakeProgram(accelerator, {8}, 1);
+  EXPECT_EQ(RunOnes(*full, 5), std::vector<float>(5, kFactor)) << "in memory of its own";
+  EXPECT_EQ(controls_->copies_from_pinned, 0);
+  leases.clear();
+  EXPECT_NE(pool->Take().data(), nullptr);
+  EXPECT_EQ(controls_->pin_count, 2) << "a buffer is lent again";
+  const auto small = accelerator->MakeStaging(1);
+  for (size_t i = 0; i <= StagingPool::kBuffersMax; ++i) leases.push_back(small->Take());
+  EXPECT_EQ(leases.back().data(), nullptr);
+  leases.clear();
 }
 
 TEST_F(PjrtTest, RunsAreCountedByTheirPrograms) {
