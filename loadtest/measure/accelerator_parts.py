@@ -44,6 +44,8 @@ HOST_TABLES, DEVICE_TABLES = "host", "device"
 _EQUAL_OFFSETS = (-1, 0, 1)
 _ALONE_REQUEST_COUNT = 400
 _CHANNELS, _IN_FLIGHT = 64, 256
+DENSE_IN_FLIGHT = 32
+"""Enough for a full batch; a CPU takes seconds to answer so many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +67,13 @@ class Bench:
         """The clients of the CTR model that is served under `name`."""
         return CtrLoad(name, rows=rows, table_rows=self.table_rows, seed=1)
 
-    def rate(self, server: ModelServer, load: PlanSource, rows: int) -> Figures:
+    def rate(
+        self, server: ModelServer, load: PlanSource, rows: int, in_flight: int = _IN_FLIGHT
+    ) -> Figures:
         """Measures requests and rows per second of a server in closed loop."""
         share = self.generators
-        loop = ClosedLoop(rows, max(_CHANNELS // share, 1), max(_IN_FLIGHT // share, 1))
+        channels = min(_CHANNELS, in_flight)
+        loop = ClosedLoop(rows, max(channels // share, 1), max(in_flight // share, 1))
         rate = closed_rate(server.target, load, loop, share, self.seconds, self.clock)
         shown: Figures = {
             "requests_per_second": round(rate.requests_per_second, 1),
@@ -176,7 +181,10 @@ def measure_dense(bench: Bench) -> Figures:
         bench.say(f"{kind} on both")
         with bench.both({kind: model}) as servers:
             load = DenseLoad(kind, bench.dense_rows)
-            shown[kind] = {n: bench.rate(s, load, bench.dense_rows) for n, s in servers.items()}
+            shown[kind] = {
+                n: bench.rate(s, load, bench.dense_rows, DENSE_IN_FLIGHT)
+                for n, s in servers.items()
+            }
             shown[kind] |= _dense_difference(bench, servers, kind)
     return {"request_rows": bench.dense_rows, "models": shown}
 

@@ -16,7 +16,7 @@ from loadtest.drive.accelerated_pair import (
 from loadtest.drive.demo_model import MODEL_NAME
 from loadtest.drive.generator import Generator
 from loadtest.drive.version_series import VersionSeries, content_of
-from loadtest.measure.accelerator_parts import Bench, Figures
+from loadtest.measure.accelerator_parts import DENSE_IN_FLIGHT, Bench, Figures
 from loadtest.measure.closed_rates import outcomes_of
 from loadtest.measure.latency import figures, ratio
 from loadtest.measure.outcome_figures import answer_figures, latencies_ns
@@ -171,7 +171,7 @@ def _beside(bench: Bench, server: ModelServer, rows: int) -> Figures:
 def _busy_rate(bench: Bench, server: ModelServer) -> float:
     """The requests per second that the busy model answers alone."""
     return float(
-        bench.rate(server, DenseLoad(_BUSY, bench.dense_rows), bench.dense_rows)[
+        bench.rate(server, DenseLoad(_BUSY, bench.dense_rows), bench.dense_rows, DENSE_IN_FLIGHT)[
             "requests_per_second"
         ]
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadtest.drive.generator import Generator
 from loadtest.measure.outcome_figures import error_messages
@@ -14,6 +14,8 @@ from serving.base.errors import Unavailable
 
 # More than any server answers to one generator in a turn.
 _REQUESTS_PER_SECOND_MAX = 150_000
+# At saturation a large model takes seconds for a request, and the rate says so.
+_DEADLINE_NS = 60_000_000_000
 # The first requests connect, and find the server's threads asleep.
 _WARM_UP_SECONDS = 0.5
 
@@ -60,4 +62,5 @@ def outcomes_of(
 
 
 def _plan(load: PlanSource, loop: ClosedLoop, seed: int, seconds: float) -> Plan:
-    return loop.plan(load, round(_REQUESTS_PER_SECOND_MAX * (seconds + 1)), seed)
+    plan = loop.plan(load, round(_REQUESTS_PER_SECOND_MAX * (seconds + 1)), seed)
+    return replace(plan, deadline_ns=_DEADLINE_NS)
