@@ -55,8 +55,10 @@ base::Status Accelerator::CheckIsHere(const Executable& executable) const {
   return base::Internal(description_ + " has made a program for another device");
 }
 
-base::StatusOr<std::unique_ptr<Executable>> Accelerator::Compile(std::string_view hlo) const {
+base::StatusOr<std::unique_ptr<Executable>> Accelerator::Compile(std::string_view hlo,
+                                                                 bool autotunes) const {
   constexpr std::string_view kFormat = "hlo";
+  const std::string options = autotunes ? compile_options_ : WithoutAutotuning(compile_options_);
   std::string code(hlo);  // the API takes it as writable
   PJRT_Program program{};
   program.struct_size = PJRT_Program_STRUCT_SIZE;
@@ -67,8 +69,8 @@ base::StatusOr<std::unique_ptr<Executable>> Accelerator::Compile(std::string_vie
   MILLPOND_PJRT_ARGS(PJRT_Client_Compile, compile);
   compile.client = client_->get();
   compile.program = &program;
-  compile.compile_options = compile_options_.data();
-  compile.compile_options_size = compile_options_.size();
+  compile.compile_options = options.data();
+  compile.compile_options_size = options.size();
   MILLPOND_RETURN_IF_PJRT_ERROR(api(), api()->PJRT_Client_Compile(&compile),
                                 "compiling for " + description_);
   compiled_count_.fetch_add(1, std::memory_order_relaxed);

@@ -73,8 +73,13 @@ class Accelerator {
   // The target of compilations: an executable can be loaded for all accelerators with the same one.
   const std::string& target() const { return target_; }
 
-  // Compiles a program in the form of a serialized xla.HloModuleProto: 0.2 to 1 s for a GPU.
-  base::StatusOr<std::unique_ptr<Executable>> Compile(std::string_view hlo) const;
+  // Compiles a program in the form of a serialized xla.HloModuleProto: 0.2 to 1 s for a GPU, and up
+  // to 7 s if it `autotunes` large matrix products. That stalls all other runs on the GPU.
+  base::StatusOr<std::unique_ptr<Executable>> Compile(std::string_view hlo,
+                                                      bool autotunes = true) const;
+  // Compilations for a GPU autotune until EndAutotuning, because nobody waits for an answer yet.
+  bool autotunes() const { return autotunes_.load(std::memory_order_relaxed); }
+  void EndAutotuning() const { autotunes_.store(!client_->is_cuda(), std::memory_order_relaxed); }
   // Loads what Executable::Serialize returned: about 5 ms. Returns the plugin's error if it was
   // made by another version of the plugin or for another sort of accelerator, and INTERNAL if the
   // plugin loads it for another device of several.
@@ -131,6 +136,7 @@ class Accelerator {
   std::string compile_options_;
   bool is_one_of_several_ = false;
   mutable std::atomic<bool> is_failing_{false};
+  mutable std::atomic<bool> autotunes_{true};
   mutable std::atomic<int64_t> compiled_count_{0};
   mutable std::atomic<int64_t> loaded_count_{0};
   mutable DeviceMemory memory_;

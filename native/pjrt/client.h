@@ -32,6 +32,8 @@ class Client {
   const std::string& description() const { return description_; }
   // The build of the plugin (Plugin::build).
   const std::string& plugin_build() const { return plugin_build_; }
+  // True if it is a client of NVIDIA's GPUs.
+  bool is_cuda() const { return is_cuda_; }
   // The devices that this process may use, which the client owns. Returns NOT_FOUND if there is
   // none.
   base::StatusOr<std::vector<PJRT_Device*>> Devices() const;
@@ -48,6 +50,7 @@ class Client {
   Client(const Plugin& plugin, PJRT_Client* client)
       : api_(plugin.api()),
         client_(client),
+        is_cuda_(plugin.is_cuda()),
         description_(plugin.description()),
         plugin_build_(plugin.build()) {}
   base::Status AddVersion();
@@ -55,6 +58,7 @@ class Client {
 
   const Api api_;
   PJRT_Client* const client_;
+  const bool is_cuda_;
   std::string description_;
   const std::string plugin_build_;
 };

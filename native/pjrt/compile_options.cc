@@ -9,6 +9,10 @@ constexpr char kBuildOptions = 0x1a;
 constexpr char kDeviceAssignment = 0x4a;
 constexpr char kComputationDevices = 0x1a;
 constexpr char kReplicaDeviceIds = 0x0a;
+constexpr char kOptionOverrides = 0x3a;
+constexpr char kMapKey = 0x0a;
+constexpr char kMapValue = 0x12;
+constexpr char kStringField = 0x0a;
 
 // xla.ExecutableBuildOptionsProto { device_ordinal: -1 num_replicas: 1 num_partitions: 1 }
 std::string OneDevice() { return "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x20\x01\x28\x01"; }
@@ -19,7 +23,7 @@ std::string Varint(uint64_t value) {
   return bytes + static_cast<char>(value);
 }
 
-// A field that is a message of less than 128 bytes.
+// A field that is a message or a string of less than 128 bytes.
 std::string Message(char tag, const std::string& content) {
   return std::string{tag, static_cast<char>(content.size())} + content;
 }
@@ -34,6 +38,12 @@ std::string OptionsForDevice(int64_t device_id) {
   // xla.DeviceAssignmentProto { replica_count: 1 computation_count: 1 computation_devices … }
   const std::string assignment = Message(kDeviceAssignment, "\x08\x01\x10\x01" + devices);
   return Message(kBuildOptions, OneDevice() + assignment);
+}
+
+std::string WithoutAutotuning(const std::string& options) {
+  return Message(kOptionOverrides, Message(kMapKey, "xla_gpu_autotune_level") +
+                                       Message(kMapValue, Message(kStringField, "0"))) +
+         options;
 }
 
 }  // namespace millpond::pjrt

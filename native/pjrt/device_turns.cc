@@ -27,6 +27,10 @@ base::StatusOr<DeviceTurns::Turn> DeviceTurns::Take(const std::string& model, bo
   schedule_.Add(model, is_low, id, cost_ns);
   waiters_[id] = &waiter;
   ++run_counts_[model];
+  if (model != last_model_) {
+    if (!last_model_.empty()) model_changed_ns_.store(now_ns, std::memory_order_relaxed);
+    last_model_ = model;
+  }
   BeginRuns();
   const int64_t wait_ns = std::min(deadline_ns - now_ns, wait_ns_max_);
   waiter.begins.wait_for(lock, std::chrono::nanoseconds(wait_ns), [&] { return waiter.has_begun; });
@@ -44,6 +48,10 @@ base::StatusOr<DeviceTurns::Turn> DeviceTurns::Take(const std::string& model, bo
 int64_t DeviceTurns::ExpectedWaitNs(bool is_low) const {
   const std::lock_guard lock(mutex_);
   return schedule_.ExpectedWaitNs(is_low);
+}
+
+bool DeviceTurns::IsShared() const {
+  return base::CoarseMonotonicNs() - model_changed_ns_.load(std::memory_order_relaxed) < kSharedNs;
 }
 
 size_t DeviceTurns::waiting_count() const {

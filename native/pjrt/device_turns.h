@@ -27,6 +27,9 @@ class DeviceTurns {
   // The most that a run waits. If no run ends meanwhile, the accelerator is taken for lost.
   static constexpr int64_t kWaitNsMax = 10'000'000'000;
 
+  // For so long after turns of two models, they share the accelerator.
+  static constexpr int64_t kSharedNs = 100'000'000;
+
   class Turn;
 
   explicit DeviceTurns(int64_t wait_ns_max = kWaitNsMax) : wait_ns_max_(wait_ns_max) {}
@@ -42,6 +45,8 @@ class DeviceTurns {
                             int64_t deadline_ns);
   // The time that the runs of this priority or above, which are there now, will take.
   int64_t ExpectedWaitNs(bool is_low) const;
+  // True if the turns of the last while were not all of one model. Wait-free.
+  bool IsShared() const;
   // The time that ended runs took in all.
   int64_t busy_ns() const { return busy_ns_.load(std::memory_order_relaxed); }
   // The runs that wait for their turn now.
@@ -59,12 +64,14 @@ class DeviceTurns {
 
   const int64_t wait_ns_max_;
   std::atomic<int64_t> busy_ns_{0};
+  std::atomic<int64_t> model_changed_ns_{-kSharedNs};
   mutable std::mutex mutex_;
   // All guarded by the mutex.
   DeviceSchedule schedule_;
   std::map<int64_t, Waiter*> waiters_;
   std::map<std::string, int64_t, std::less<>> run_counts_;  // of models, waiting and under way
   int64_t last_id_ = 0;
+  std::string last_model_;
 };
 
 // The turn of one run, which its destructor ends.

@@ -88,19 +88,32 @@ base::Status Write(const std::string& path, std::string_view header, std::string
 
 base::StatusOr<std::unique_ptr<Executable>> ExecutableCache::FindOrCompile(
     const Accelerator& accelerator, std::string_view hlo) const {
-  if (directory_.empty()) return accelerator.Compile(hlo);
-  const std::string header = Header(accelerator.target(), hlo);
-  const std::string path = PathOf(directory_, header);
-  if (const std::optional<std::string> cached = Read(path, header)) {
-    base::StatusOr<std::unique_ptr<Executable>> loaded = accelerator.LoadExecutable(*cached);
-    if (loaded.ok()) return loaded;
+  const bool autotunes = accelerator.autotunes();
+  if (directory_.empty()) return accelerator.Compile(hlo, autotunes);
+  std::string header = Header(accelerator.target(), hlo);
+  std::unique_ptr<Executable> found = Find(accelerator, header);
+  if (found == nullptr && !autotunes) {
+    // Beside the file of an autotuned program, which a later start may make.
+    header = Header(accelerator.target() + ", not autotuned", hlo);
+    found = Find(accelerator, header);
   }
-  base::StatusOr<std::unique_ptr<Executable>> compiled = accelerator.Compile(hlo);
+  if (found != nullptr) return found;
+  const std::string path = PathOf(directory_, header);
+  base::StatusOr<std::unique_ptr<Executable>> compiled = accelerator.Compile(hlo, autotunes);
   if (!compiled.ok()) return compiled;
   const base::StatusOr<std::string> serialized = compiled.value()->Serialize();
   // A file that cannot be written costs the next load a compilation, and is no error of this one.
   if (serialized.ok()) static_cast<void>(Write(path, header, serialized.value()));
   return compiled;
+}
+
+// Returns the executable in the file with this header; null if none can be loaded.
+std::unique_ptr<Executable> ExecutableCache::Find(const Accelerator& accelerator,
+                                                  std::string_view header) const {
+  const std::optional<std::string> cached = Read(PathOf(directory_, header), header);
+  if (!cached.has_value()) return nullptr;
+  auto loaded = accelerator.LoadExecutable(*cached);
+  return loaded.ok() ? std::move(loaded.value()) : nullptr;
 }
 
 base::Status ExecutableCache::Fill(const AheadCompiler& compiler, std::string_view hlo) const {

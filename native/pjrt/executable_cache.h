@@ -24,7 +24,9 @@ class ExecutableCache {
   // An empty `directory` caches nothing.
   explicit ExecutableCache(std::string directory) : directory_(std::move(directory)) {}
 
-  // Returns the executable of `hlo`, loaded or compiled, or the error of the compilation.
+  // Returns the executable of `hlo`, loaded or compiled, or the error of the compilation. An
+  // executable that was compiled without autotuning is loaded only while `accelerator` does not
+  // autotune, so it does not outlive the process that needed it.
   base::StatusOr<std::unique_ptr<Executable>> FindOrCompile(const Accelerator& accelerator,
                                                             std::string_view hlo) const;
 
@@ -33,6 +35,8 @@ class ExecutableCache {
   base::Status Fill(const AheadCompiler& compiler, std::string_view hlo) const;
 
  private:
+  std::unique_ptr<Executable> Find(const Accelerator& accelerator, std::string_view header) const;
+
   const std::string directory_;
 };
 

@@ -10,6 +10,7 @@
 #include "native/pjrt/copies.h"
 #include "native/pjrt/device_buffer.h"
 #include "native/pjrt/device_schedule.h"
+#include "native/pjrt/piece_choice.h"
 
 namespace millpond::pjrt {
 namespace {
@@ -205,7 +206,7 @@ base::Status RowProgram::Run(const ParameterCopy& copy, int64_t rows,
                              const std::vector<const char*>& inputs,
                              const std::vector<char*>& outputs, int64_t deadline_ns,
                              int64_t* wait_ns) const {
-  const int64_t largest = programs_.rbegin()->first;
+  const int64_t largest = PieceRows();
   std::vector<const char*> from = inputs;
   std::vector<char*> to = outputs;
   while (rows > 0) {
@@ -217,6 +218,16 @@ base::Status RowProgram::Run(const ParameterCopy& copy, int64_t rows,
     rows -= taken;
   }
   return {};
+}
+
+// Returns the rows that one run may have now.
+int64_t RowProgram::PieceRows() const {
+  if (!parameters_->accelerator()->turns().IsShared()) return programs_.rbegin()->first;
+  PieceChoice choice;
+  for (const auto& [size, program] : programs_) {
+    choice.Add(size, program.cost_ns->load(std::memory_order_relaxed));
+  }
+  return choice.rows();
 }
 
 // Runs one program, once it is the model's turn.

@@ -20,7 +20,8 @@ namespace millpond::pjrt {
 // A function of rows that is compiled for some numbers of rows: its sizes. Each input and output
 // has the rows as its first dimension, and a row of an output depends on the same row of the inputs
 // alone. So a run of fewer rows is filled up to the next size, and a run of more rows than the
-// largest size takes several runs of the accelerator.
+// largest size takes several runs of the accelerator. So does a run that is too long for other
+// models that use the accelerator now (PieceChoice).
 //
 // Thread: any number at once, once all sizes are added.
 class RowProgram {
@@ -76,6 +77,7 @@ class RowProgram {
   };
 
   size_t StagedBytes(int64_t rows) const;
+  int64_t PieceRows() const;
   base::Status RunPiece(const ParameterCopy& copy, int64_t size, const Program& program,
                         int64_t rows, const std::vector<const char*>& inputs,
                         const std::vector<char*>& outputs, int64_t deadline_ns,

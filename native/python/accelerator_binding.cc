@@ -59,6 +59,7 @@ void RegisterAccelerator(nb::module_& module) {
   nb::class_<pjrt::Accelerator>(module, "Accelerator", nb::is_final())
       .def_prop_ro("name", &pjrt::Accelerator::name)
       .def_prop_ro("description", &pjrt::Accelerator::description)
+      .def("end_autotuning", &pjrt::Accelerator::EndAutotuning)
       .def("memory", &MemoryOf)
       .def("state", &StateOf);
   nb::class_<pjrt::AheadCompiler>(module, "AheadCompiler", nb::is_final())

@@ -184,6 +184,9 @@ class Accelerator(Protocol):
     def state(self) -> AcceleratorState:
         """Counts the memory by its use, and the time of runs."""
 
+    def end_autotuning(self) -> None:
+        """Lets later compilations for a GPU try nothing out there, because runs of requests would wait for that."""
+
     def memory(self) -> AcceleratorMemory | None:
         """Counts the memory in use; None if the plugin does not count it, or has lost the device."""
 

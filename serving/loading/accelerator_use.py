@@ -74,6 +74,11 @@ class AcceleratorUse:
     cache_directory: str
     """Where compiled programs are kept; "": nowhere."""
 
+    def end_autotuning(self) -> None:
+        """Keeps compilations from delaying requests: they take the plugin's first choice of each kernel from now on."""
+        for accelerator in self.accelerators:
+            accelerator.end_autotuning()
+
     def apply(
         self,
         servable_id: ServableId,

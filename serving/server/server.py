@@ -13,6 +13,7 @@ the thread of `RequestStatistics`, and the keeper of `SlabPool`.
 import queue
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 
 import structlog
 
@@ -87,7 +88,7 @@ class Server:
             served=self._models.served,
             monitor=self._monitor,
             notes=self._versions.notes,
-            on_ready=on_ready or _do_nothing,
+            on_ready=partial(self._begin_serving, on_ready or _do_nothing),
         )
         self._front = Front(
             foundation,
@@ -249,6 +250,11 @@ class Server:
             # The pool of spare memory ends last, because until here the memory of a version may return to it.
             self._versions.stop,
         )
+
+    def _begin_serving(self, on_ready: Callable[[int], None], port: int) -> None:
+        if self._versions.accelerator is not None:
+            self._versions.accelerator.end_autotuning()
+        on_ready(port)
 
     def _stop_tracing(self) -> None:
         if not self._tracing.stop(TRACING_TIMEOUT_SECONDS):

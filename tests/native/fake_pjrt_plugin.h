@@ -7,6 +7,7 @@
 // "ROWS K": K inputs of one float a row, then a parameter of one float; one output, a float a row,
 // the sum of the inputs' row times the parameter. All memory is this process's.
 struct FakePjrtControls {
+  bool is_cuda = false;                  // of a plugin that is opened now
   int64_t device_count = 1;              // of a client that is made now, at most 4
   int64_t memory_bytes_max = INT64_MAX;  // of all buffers together
   bool fails_runs = false;               // as a device that is gone does
@@ -21,6 +22,7 @@ struct FakePjrtControls {
   // The time after which an event has happened: of a copy to the device, of a run, of a copy back.
   int64_t transfer_in_ns = 0;
   int64_t run_ns = 0;
+  int64_t row_ns = 0;  // that a run takes longer for each of its program's rows
   int64_t transfer_out_ns = 0;
   // The device computes one run at a time, and copies one tensor at a time each way.
   bool is_serial = false;
@@ -43,6 +45,7 @@ struct FakePjrtControls {
   int64_t copies_from_pinned = 0;  // to the device
   int64_t copies_to_pinned = 0;
   int64_t compile_count = 0;
+  int64_t untuned_compile_count = 0;  // of these, with other options than a device
   int64_t load_count = 0;
   int64_t run_count = 0;
   int64_t device_run_counts[4] = {};

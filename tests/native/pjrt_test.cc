@@ -19,6 +19,7 @@
 #include "native/pjrt/device_parameters.h"
 #include "native/pjrt/device_turns.h"
 #include "native/pjrt/executable_cache.h"
+#include "native/pjrt/piece_choice.h"
 #include "native/pjrt/plugin.h"
 #include "native/pjrt/row_program.h"
 #include "tests/native/fake_pjrt_plugin.h"
@@ -55,6 +56,7 @@ class PjrtTest : public ::testing::Test {
     EXPECT_EQ(controls_->live_events, 0);
     EXPECT_EQ(controls_->live_pins, 0);
     EXPECT_EQ(controls_->live_topologies, 0);
+    *controls_ = {};  // the next test opens the plugin anew
   }
 
   Accelerator::List MakeAccelerators(AcceleratorOptions options = {}) const {
@@ -356,6 +358,49 @@ TEST_F(PjrtTest, LongRunsUploadComputeAndCopyAtOnce) {
   EXPECT_GE(overlaps, uploads.size() / 2);
 }
 
+// A run cannot be interrupted, so a model with long runs would delay its neighbours by each of
+// them.
+TEST_F(PjrtTest, RunsAreShortWhileModelsShareTheDevice) {
+  const auto accelerator = MakeAccelerator();
+  const auto program = MakeProgram(accelerator, {1, 8}, 1);
+  controls_->row_ns = 10'000'000;
+  const auto runs_of = [&](int64_t rows) {
+    const int64_t before = controls_->run_count;
+    EXPECT_EQ(RunOnes(*program, rows), std::vector<float>(rows, kFactor));
+    return controls_->run_count - before;
+  };
+  for (const int64_t rows : {1, 8}) EXPECT_EQ(runs_of(rows), 1) << "teaches the cost";
+  EXPECT_FALSE(accelerator->turns().IsShared());
+  EXPECT_TRUE(accelerator->turns()
+                  .Take("other", /*is_low=*/false, /*cost_ns=*/1, DeviceTurns::kNoDeadline)
+                  .ok());
+  EXPECT_TRUE(accelerator->turns().IsShared());
+  EXPECT_EQ(runs_of(8), 8);
+}
+
+int64_t ChosenRows(const std::vector<std::pair<int64_t, int64_t>>& costs_ns) {
+  PieceChoice choice;
+  for (const auto& [rows, cost_ns] : costs_ns) choice.Add(rows, cost_ns);
+  return choice.rows();
+}
+
+TEST(PieceChoice, ARunTakesAQuantumOrTwiceTheShortest) {
+  EXPECT_EQ(ChosenRows({{1, 100'000}, {8, 800'000}, {64, 6'400'000}}), 8);
+  EXPECT_EQ(ChosenRows({{1, 100'000}, {8, 120'000}, {64, 400'000}}), 64);
+  EXPECT_EQ(ChosenRows({{1, 20'100'000}, {8, 20'800'000}, {64, 26'400'000}, {512, 71'200'000}}),
+            64);
+  EXPECT_EQ(ChosenRows({{32, 50'000'000}, {128, 150'000'000}}), 32);
+}
+
+TEST(PieceChoice, AnUnknownSizeIsTried) {
+  EXPECT_EQ(ChosenRows({{1, 0}, {8, 0}, {64, 0}}), 64);
+  EXPECT_EQ(ChosenRows({{1, 400'000}, {8, 0}, {64, 5'000'000}}), 8);
+}
+
+TEST(PieceChoice, OneSlowRunRulesNoSizeOut) {
+  EXPECT_EQ(ChosenRows({{1, 10'000}, {8, 900'000'000}, {64, 300'000}}), 64);
+}
+
 // A run waits for the turns of other models, or until its deadline.
 TEST_F(PjrtTest, ARunWaitsForItsTurn) {
   const auto accelerator = MakeAccelerator();
@@ -540,6 +585,39 @@ TEST_F(PjrtTest, ABrokenFileOfACacheIsCompiledAnew) {
     EXPECT_EQ(controls_->compile_count, compiled + 1) << "cut to " << size;
     EXPECT_EQ(std::filesystem::file_size(file), whole) << "the file is whole again";
   }
+}
+
+// Autotuning would stall the runs of requests.
+TEST_F(PjrtTest, AServingGpuGetsNoAutotunedProgram) {
+  const testing::TemporaryDirectory directory;
+  controls_->is_cuda = true;
+  controls_->device_count = 2;
+  const auto plugin = Plugin::Open(FAKE_PJRT_PLUGIN);
+  ASSERT_TRUE(plugin.ok());
+  const auto accelerators = Accelerator::MakeAll(plugin.value(), {});
+  ASSERT_TRUE(accelerators.ok());
+  const ExecutableCache cache(directory.path());
+  using Counts = std::pair<int64_t, int64_t>;
+  const auto find = [&](const Accelerator& accelerator, int64_t rows) {
+    EXPECT_TRUE(cache.FindOrCompile(accelerator, Code(rows, 1)).ok());
+    return Counts(controls_->compile_count, controls_->untuned_compile_count);
+  };
+  const Accelerator& other = *accelerators.value()[0];
+  const Accelerator& serving = *accelerators.value()[1];
+  EXPECT_EQ(find(serving, 4), Counts(1, 0));
+  serving.EndAutotuning();
+  EXPECT_EQ(find(serving, 4), Counts(1, 0)) << "an autotuned program is loaded";
+  EXPECT_EQ(find(serving, 5), Counts(2, 1));
+  EXPECT_EQ(find(serving, 5), Counts(2, 1)) << "one that is not autotuned is loaded again";
+  EXPECT_EQ(find(other, 5), Counts(3, 1)) << "an accelerator that may autotune does";
+  EXPECT_EQ(find(serving, 5), Counts(3, 1));
+}
+
+TEST_F(PjrtTest, APluginOfAnotherMakerGetsNoOptionOfCuda) {
+  const auto accelerator = MakeAccelerator();
+  accelerator->EndAutotuning();
+  ASSERT_TRUE(ExecutableCache("").FindOrCompile(*accelerator, Code(4, 1)).ok());
+  EXPECT_EQ(controls_->untuned_compile_count, 0);
 }
 
 TEST_F(PjrtTest, APluginThatCannotSerializeCompilesEachTime) {

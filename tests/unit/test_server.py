@@ -650,6 +650,24 @@ def test_server_opens_grpc_when_its_model_is_available(tmp_path: Path, plane: Fa
     assert plane.grpc.log[0] == "start"
 
 
+def test_server_that_is_ready_ends_autotuning(tmp_path: Path, plane: FakePlane) -> None:
+    ready = threading.Event()
+    server = Server(
+        config_for(
+            tmp_path / "m", accelerator="pjrt:plugin.so", file_system_poll_wait_seconds=0.01
+        ),
+        native=plane,
+        on_ready=lambda port: ready.set(),
+    )
+    server.start()
+    (accelerator,) = plane.accelerators
+    at_start = accelerator.autotunes
+    drop(tmp_path / "m", 7)
+    assert ready.wait(30)
+    assert (at_start, accelerator.autotunes) == (True, False)
+    assert server.stop()
+
+
 def test_server_stopped_before_models_never_opens_grpc(tmp_path: Path, plane: FakePlane) -> None:
     before = set(threading.enumerate())
     server = Server(config_for(tmp_path / "m", listen_before_ready=False), native=plane)

@@ -210,7 +210,7 @@ class FakeAheadCompiler:
     compiled_count: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class FakeAccelerator:
     """`_native.Accelerator`."""
 
@@ -222,6 +222,10 @@ class FakeAccelerator:
     memory_figures: AcceleratorMemory | None = AcceleratorMemory(6_000, 9_000)
 
     state_figures: AcceleratorState = AcceleratorState(0, 0, 0, 0, is_failing=False)
+    autotunes: bool = True
+
+    def end_autotuning(self) -> None:
+        self.autotunes = False
 
     def memory(self) -> AcceleratorMemory | None:
         return self.memory_figures
