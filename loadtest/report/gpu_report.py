@@ -35,7 +35,8 @@ def fault_count(part: Part) -> int:
     if "failed" in part:
         return 1
     found = sum(int(part.get(key, 0)) for key in ("errors", "wrong_answers", "late_count"))
-    return found + sum(difference > DIFFERENCE_MAX for difference in _differences(part))
+    # NaN is not at most anything.
+    return found + sum(not difference <= DIFFERENCE_MAX for difference in _differences(part))
 
 
 def _differences(part: Part) -> Iterator[float]:

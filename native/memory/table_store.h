@@ -39,10 +39,8 @@
 // standby    claimed    Claim for kUndo or kOverwrite
 // dirty      claimed    Claim for kOverwrite
 // claimed    live       Commit, at the end of the load
-// claimed    standby    the end of a load that has not written to it, or whose writes are in the
-// log claimed    dirty      the end of a load in the middle of an overwriting, or after a write
-// that the
-//                       log does not have
+// claimed    standby    the end of a load whose writes to it, if any, are in the log
+// claimed    dirty      the end of a load in the middle of another write
 // live       standby    the end of the last holder
 // standby    -          the limit of what is kept, or Forget: the slab goes to the pool
 // dirty      -          the same

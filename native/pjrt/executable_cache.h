@@ -25,8 +25,8 @@ class ExecutableCache {
   explicit ExecutableCache(std::string directory) : directory_(std::move(directory)) {}
 
   // Returns the executable of `hlo`, loaded or compiled, or the error of the compilation. An
-  // executable that was compiled without autotuning is loaded only while `accelerator` does not
-  // autotune, so it does not outlive the process that needed it.
+  // executable that was compiled without autotuning is not loaded while `accelerator` autotunes, so
+  // a program that a start needs is autotuned.
   base::StatusOr<std::unique_ptr<Executable>> FindOrCompile(const Accelerator& accelerator,
                                                             std::string_view hlo) const;
 

@@ -20,7 +20,7 @@ class PieceChoice {
   void Add(int64_t size, int64_t cost_ns) {
     if (is_over_) return;
     if (below_ns_ > 0) cost_ns = std::min(cost_ns, below_ns_ * size / rows_);
-    if (rows_ == 0) cost_ns_max_ = std::max(DeviceSchedule::kQuantumNs, 2 * cost_ns);
+    if (below_ns_ == 0) cost_ns_max_ = std::max(DeviceSchedule::kQuantumNs, 2 * cost_ns);
     is_over_ = cost_ns > cost_ns_max_;
     if (is_over_) return;
     rows_ = size;

@@ -36,29 +36,38 @@ size_t WholeLines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 // One run of the accelerator, for `rows` of the `size` rows of a program.
 class RowProgram::OneRun {
  public:
-  // Borrows `turn`. If it `ends_early`, the turn ends before the outputs are copied.
+  // Fills the inputs up, before the run has its turn, because no other run should wait for that. If
+  // it `ends_early`, the turn ends before the outputs are copied.
   OneRun(const RowProgram& program, const ParameterCopy& copy, int64_t rows, int64_t size,
-         StagingPool* staging, DeviceTurns::Turn* turn, bool ends_early)
+         StagingPool* staging, std::vector<const char*> inputs, bool ends_early)
       : program_(program),
         copy_(copy),
         accelerator_(*program.parameters_->accelerator()),
         rows_(rows),
         size_(size),
-        turn_(*turn),
         ends_early_(ends_early),
+        inputs_(std::move(inputs)),
         copies_(accelerator_.api()) {
     if (rows == size) return;
     staged_.emplace(staging->Take());
     next_ = staged_->data();
-    if (next_ != nullptr) return;
-    own_.reset(new char[program.StagedBytes(size)]);
-    next_ = own_.get();
+    if (next_ == nullptr) {
+      own_.reset(new char[program.StagedBytes(size)]);
+      next_ = own_.get();
+    }
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const size_t row_bytes = program.inputs_[i].bytes;
+      char* const filled = Stage(size * row_bytes);
+      FillUp(inputs_[i], rows, size, row_bytes, filled);
+      inputs_[i] = filled;
+    }
   }
 
-  // Starts all steps, and waits for the end of the last one.
-  base::Status Run(const Executable& executable, const std::vector<const char*>& inputs,
-                   const std::vector<char*>& outputs) {
-    MILLPOND_RETURN_IF_ERROR(StartInputs(inputs));
+  // Starts all steps in its `turn`, and waits for the end of the last one.
+  base::Status Run(const Executable& executable, const std::vector<char*>& outputs,
+                   DeviceTurns::Turn* turn) {
+    turn_ = turn;
+    MILLPOND_RETURN_IF_ERROR(StartInputs());
     MILLPOND_RETURN_IF_ERROR(Start(executable));
     MILLPOND_RETURN_IF_ERROR(StartOutputs(outputs));
     if (ends_early_) {
@@ -69,10 +78,11 @@ class RowProgram::OneRun {
   }
 
   // Does the same, waits for the end of each step, and adds their times to `*counts`.
-  base::Status RunTimed(const Executable& executable, const std::vector<const char*>& inputs,
-                        const std::vector<char*>& outputs, int64_t wait_ns, RunCounts* counts) {
+  base::Status RunTimed(const Executable& executable, const std::vector<char*>& outputs,
+                        DeviceTurns::Turn* turn, int64_t wait_ns, RunCounts* counts) {
+    turn_ = turn;
     const int64_t began_ns = base::MonotonicNs();
-    MILLPOND_RETURN_IF_ERROR(StartInputs(inputs));
+    MILLPOND_RETURN_IF_ERROR(StartInputs());
     MILLPOND_RETURN_IF_ERROR(AwaitReady(input_buffers_));
     const int64_t arrived_ns = base::MonotonicNs();
     MILLPOND_RETURN_IF_ERROR(Start(executable));
@@ -88,7 +98,7 @@ class RowProgram::OneRun {
 
   // Ends the turn, unless it has ended. Returns the time of the accelerator that it took.
   int64_t EndTurn() {
-    took_ns_ += turn_.End();
+    took_ns_ += turn_->End();
     return took_ns_;
   }
 
@@ -96,16 +106,10 @@ class RowProgram::OneRun {
   // Returns the next `bytes` of the memory for filled-up rows.
   char* Stage(size_t bytes) { return std::exchange(next_, next_ + WholeLines(bytes)); }
 
-  base::Status StartInputs(const std::vector<const char*>& inputs) {
-    for (size_t i = 0; i < inputs.size(); ++i) {
+  base::Status StartInputs() {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
       const RowType& row = program_.inputs_[i];
-      const char* elements = inputs[i];
-      if (rows_ < size_) {
-        char* const filled = Stage(size_ * row.bytes);
-        FillUp(inputs[i], rows_, size_, row.bytes, filled);
-        elements = filled;
-      }
-      HostTensor tensor{row.type, {size_}, elements};
+      HostTensor tensor{row.type, {size_}, inputs_[i]};
       tensor.dims.insert(tensor.dims.end(), row.dims.begin(), row.dims.end());
       PJRT_Event* copied = nullptr;
       base::StatusOr<DeviceBuffer> buffer = accelerator_.StartUpload(tensor, &copied);
@@ -154,9 +158,10 @@ class RowProgram::OneRun {
   const Accelerator& accelerator_;
   const int64_t rows_;
   const int64_t size_;
-  DeviceTurns::Turn& turn_;
   const bool ends_early_;
+  DeviceTurns::Turn* turn_ = nullptr;
   int64_t took_ns_ = 0;
+  std::vector<const char*> inputs_;  // of `size_` rows each
   // Both declared before the copies, which may read and write them to their end.
   std::optional<StagingPool::Lease> staged_;
   std::unique_ptr<char[]> own_;  // if no staging buffer is free
@@ -206,11 +211,10 @@ base::Status RowProgram::Run(const ParameterCopy& copy, int64_t rows,
                              const std::vector<const char*>& inputs,
                              const std::vector<char*>& outputs, int64_t deadline_ns,
                              int64_t* wait_ns) const {
-  const int64_t largest = PieceRows();
   std::vector<const char*> from = inputs;
   std::vector<char*> to = outputs;
   while (rows > 0) {
-    const int64_t taken = std::min(rows, largest);
+    const int64_t taken = needs_exact_rows_ ? rows : std::min(rows, PieceRows());
     const auto& [size, program] = *programs_.lower_bound(taken);
     MILLPOND_RETURN_IF_ERROR(RunPiece(copy, size, program, taken, from, to, deadline_ns, wait_ns));
     for (size_t i = 0; i < from.size(); ++i) from[i] += taken * inputs_[i].bytes;
@@ -236,23 +240,26 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
                                   const std::vector<char*>& outputs, int64_t deadline_ns,
                                   int64_t* all_wait_ns) const {
   const Accelerator& accelerator = *parameters_->accelerator();
-  const int64_t came_ns = base::MonotonicNs();
   const int64_t cost_ns = program.cost_ns->load(std::memory_order_relaxed);
-  auto turn =
+  // Both outlive the run's copies and buffers, also after an error.
+  std::optional<DeviceTurns::Turn> turn;
+  std::optional<DeviceMemory::RunCharge> charge;
+  OneRun run(*this, copy, rows, size, program.staging.get(), inputs,
+             DeviceSchedule::IsLong(cost_ns));
+  const int64_t came_ns = base::MonotonicNs();
+  auto taken =
       accelerator.turns().Take(parameters_->model(), parameters_->is_low(), cost_ns, deadline_ns);
-  if (!turn.ok()) return turn.status();
+  if (!taken.ok()) return taken.status();
+  turn.emplace(std::move(taken.value()));
   const int64_t wait_ns = base::MonotonicNs() - came_ns;
   if (all_wait_ns != nullptr) *all_wait_ns += wait_ns;
-  const DeviceMemory::RunCharge charge =
-      accelerator.memory().ChargeRun(parameters_->model(), program.run_bytes);
-  if (!charge) {
+  charge.emplace(accelerator.memory().ChargeRun(parameters_->model(), program.run_bytes));
+  if (!charge.value()) {
     return {base::Code::kResourceExhausted, "the accelerator has no memory left for a run"};
   }
-  OneRun run(*this, copy, rows, size, program.staging.get(), &turn.value(),
-             DeviceSchedule::IsLong(cost_ns));
   MILLPOND_RETURN_IF_ERROR(
-      counts_.BeginRun() ? run.RunTimed(*program.executable, inputs, outputs, wait_ns, &counts_)
-                         : run.Run(*program.executable, inputs, outputs));
+      counts_.BeginRun() ? run.RunTimed(*program.executable, outputs, &*turn, wait_ns, &counts_)
+                         : run.Run(*program.executable, outputs, &*turn));
   accelerator.NoteSuccess();
   const int64_t took_ns = run.EndTurn();
   // If two runs end at once, one of them may be left out.

@@ -33,13 +33,16 @@ class RowProgram {
     size_t bytes = 0;
   };
 
-  // `parameters` follow the inputs as arguments of the executables.
+  // `parameters` follow the inputs as arguments of the executables. If it `needs_exact_rows`, a
+  // row may depend on others, so each Run is of the rows of a program, and is never cut.
   RowProgram(std::shared_ptr<DeviceParameters> parameters, std::vector<size_t> parameter_indices,
-             std::vector<RowType> inputs, std::vector<RowType> outputs)
+             std::vector<RowType> inputs, std::vector<RowType> outputs,
+             bool needs_exact_rows = false)
       : parameters_(std::move(parameters)),
         parameter_indices_(std::move(parameter_indices)),
         inputs_(std::move(inputs)),
-        outputs_(std::move(outputs)) {}
+        outputs_(std::move(outputs)),
+        needs_exact_rows_(needs_exact_rows) {}
 
   // Adds the executable for runs of `rows` rows. Returns INTERNAL if it has another number of
   // outputs than the function.
@@ -87,6 +90,7 @@ class RowProgram {
   const std::vector<size_t> parameter_indices_;
   const std::vector<RowType> inputs_;
   const std::vector<RowType> outputs_;
+  const bool needs_exact_rows_;
   std::map<int64_t, Program> programs_;
   mutable RunCounts counts_;
 };

@@ -15,16 +15,18 @@ std::unique_ptr<StagingBuffer> StagingBuffer::Make(std::shared_ptr<const Client>
                                                    base::ByteBudget* budget, size_t bytes) {
   base::ByteBudget::Share share(budget);
   if (!share.Resize(static_cast<int64_t>(bytes))) return nullptr;
+  auto* const data = static_cast<char*>(::operator new(bytes, kAlignment, std::nothrow));
+  if (data == nullptr) return nullptr;
   return std::unique_ptr<StagingBuffer>(
-      new StagingBuffer(std::move(client), std::move(share), bytes));
+      new StagingBuffer(std::move(client), std::move(share), data, bytes));
 }
 
 // A buffer that cannot be pinned serves all the same: the plugin copies it once more.
 StagingBuffer::StagingBuffer(std::shared_ptr<const Client> client, base::ByteBudget::Share share,
-                             size_t bytes)
+                             char* data, size_t bytes)
     : client_(std::move(client)),
       share_(std::move(share)),
-      data_(static_cast<char*>(::operator new(bytes, kAlignment))),
+      data_(data),
       is_pinned_(client_->Pin(data_, bytes).ok()) {}
 
 StagingBuffer::~StagingBuffer() {

@@ -15,7 +15,7 @@ namespace millpond::pjrt {
 // the plugin can (PJRT_Client_DmaMap), so that the plugin copies without memory of its own between.
 class StagingBuffer {
  public:
-  // Takes `bytes` from `budget`. Returns null if it has no more.
+  // Takes `bytes` from `budget`. Returns null if it, or this machine, has no more.
   static std::unique_ptr<StagingBuffer> Make(std::shared_ptr<const Client> client,
                                              base::ByteBudget* budget, size_t bytes);
   ~StagingBuffer();
@@ -25,7 +25,8 @@ class StagingBuffer {
   char* data() const { return data_; }
 
  private:
-  StagingBuffer(std::shared_ptr<const Client> client, base::ByteBudget::Share share, size_t bytes);
+  StagingBuffer(std::shared_ptr<const Client> client, base::ByteBudget::Share share, char* data,
+                size_t bytes);
 
   const std::shared_ptr<const Client> client_;
   const base::ByteBudget::Share share_;  // returned when the memory is free

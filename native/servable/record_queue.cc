@@ -58,10 +58,13 @@ uint64_t RecordQueue::FindEnd(size_t bytes_max) const {
   const uint64_t first = begin_.load(std::memory_order_relaxed);
   const uint64_t last = end_.load(std::memory_order_relaxed);
   uint64_t end = first;
-  while (end < last && end - first < bytes_max) {
+  // Padding does not count: else it could be all that is found, and the queue would seem empty.
+  for (size_t found_bytes = 0; end < last && found_bytes < bytes_max;) {
     const uint64_t mark = __atomic_load_n(HeadAt(end), __ATOMIC_ACQUIRE);
     if (mark == kIncomplete) break;
-    end += EntryBytes(mark >> kKindBits);
+    const size_t entry_bytes = EntryBytes(mark >> kKindBits);
+    if ((mark & kRecord) != 0) found_bytes += entry_bytes;
+    end += entry_bytes;
   }
   return end;
 }

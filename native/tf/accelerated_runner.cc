@@ -64,8 +64,8 @@ StatusOr<std::vector<std::unique_ptr<pjrt::RowProgram>>> CompilePrograms(
     const std::vector<size_t>& parameter_indices, tensorflow::Session* session) {
   std::vector<std::unique_ptr<pjrt::RowProgram>> programs;
   for (const auto& replica : parameters) {
-    programs.push_back(std::make_unique<pjrt::RowProgram>(replica, parameter_indices, draft.inputs,
-                                                          draft.outputs));
+    programs.push_back(std::make_unique<pjrt::RowProgram>(
+        replica, parameter_indices, draft.inputs, draft.outputs, draft.split.needs_exact_rows));
     MILLPOND_RETURN_IF_ERROR(
         Compile(draft.hlo_by_rows, cache, *replica->accelerator(), programs.back().get()));
   }

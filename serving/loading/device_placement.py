@@ -23,7 +23,7 @@ class Device:
     idle_bytes: int = 0
     """The part of them that may be dropped for a version that needs room."""
     busy_ratio: float = 0.0
-    """The share of the last seconds in which it ran requests."""
+    """The share of the time since the last choice, a second or more, in which it ran requests."""
     is_failing: bool = False
     """The last run or upload there failed."""
 

@@ -72,13 +72,15 @@ class PjrtTest : public ::testing::Test {
   }
 
   std::unique_ptr<RowProgram> MakeProgram(const std::shared_ptr<Accelerator>& accelerator,
-                                          const std::vector<int64_t>& sizes, size_t inputs) const {
+                                          const std::vector<int64_t>& sizes, size_t inputs,
+                                          bool needs_exact_rows = false) const {
     auto parameters = std::make_shared<DeviceParameters>(
         accelerator, "model", std::vector{HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, 4}});
     EXPECT_TRUE(parameters->Upload(/*run_bytes=*/0).ok());
-    auto program = std::make_unique<RowProgram>(std::move(parameters), std::vector<size_t>{0},
-                                                std::vector<RowProgram::RowType>(inputs, kFloatRow),
-                                                std::vector<RowProgram::RowType>{kFloatRow});
+    auto program =
+        std::make_unique<RowProgram>(std::move(parameters), std::vector<size_t>{0},
+                                     std::vector<RowProgram::RowType>(inputs, kFloatRow),
+                                     std::vector<RowProgram::RowType>{kFloatRow}, needs_exact_rows);
     for (const int64_t rows : sizes) {
       auto executable = accelerator->Compile(Code(rows, inputs));
       EXPECT_TRUE(executable.ok()) << executable.status().message();
@@ -363,19 +365,27 @@ TEST_F(PjrtTest, LongRunsUploadComputeAndCopyAtOnce) {
 TEST_F(PjrtTest, RunsAreShortWhileModelsShareTheDevice) {
   const auto accelerator = MakeAccelerator();
   const auto program = MakeProgram(accelerator, {1, 8}, 1);
+  const auto exact = MakeProgram(accelerator, {1, 8}, 1, /*needs_exact_rows=*/true);
   controls_->row_ns = 10'000'000;
-  const auto runs_of = [&](int64_t rows) {
+  const auto runs_of = [&](int64_t rows, const RowProgram& of) {
     const int64_t before = controls_->run_count;
-    EXPECT_EQ(RunOnes(*program, rows), std::vector<float>(rows, kFactor));
+    EXPECT_EQ(RunOnes(of, rows), std::vector<float>(rows, kFactor));
     return controls_->run_count - before;
   };
-  for (const int64_t rows : {1, 8}) EXPECT_EQ(runs_of(rows), 1) << "teaches the cost";
+  for (const int64_t rows : {1, 8}) {
+    EXPECT_EQ(runs_of(rows, *program), 1) << "teaches the cost";
+    EXPECT_EQ(runs_of(rows, *exact), 1) << "teaches the cost";
+  }
   EXPECT_FALSE(accelerator->turns().IsShared());
-  EXPECT_TRUE(accelerator->turns()
-                  .Take("other", /*is_low=*/false, /*cost_ns=*/1, DeviceTurns::kNoDeadline)
-                  .ok());
+  const auto use_by_another = [&] {
+    return accelerator->turns().Take("other", /*is_low=*/false, /*cost_ns=*/1,
+                                     DeviceTurns::kNoDeadline);
+  };
+  EXPECT_TRUE(use_by_another().ok());
   EXPECT_TRUE(accelerator->turns().IsShared());
-  EXPECT_EQ(runs_of(8), 8);
+  EXPECT_EQ(runs_of(8, *exact), 1) << "rows that depend on each other are never cut";
+  EXPECT_TRUE(use_by_another().ok());
+  EXPECT_GT(runs_of(8, *program), 1);
 }
 
 int64_t ChosenRows(const std::vector<std::pair<int64_t, int64_t>>& costs_ns) {
@@ -395,6 +405,7 @@ TEST(PieceChoice, ARunTakesAQuantumOrTwiceTheShortest) {
 TEST(PieceChoice, AnUnknownSizeIsTried) {
   EXPECT_EQ(ChosenRows({{1, 0}, {8, 0}, {64, 0}}), 64);
   EXPECT_EQ(ChosenRows({{1, 400'000}, {8, 0}, {64, 5'000'000}}), 8);
+  EXPECT_EQ(ChosenRows({{1, 0}, {8, 20'800'000}, {64, 26'400'000}, {512, 71'000'000}}), 64);
 }
 
 TEST(PieceChoice, OneSlowRunRulesNoSizeOut) {

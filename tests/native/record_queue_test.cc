@@ -99,6 +99,20 @@ TEST(RecordQueueTest, EndIsBehindTheRecordThatFillsTheBytes) {
 
 // Puts and takes records of random sizes, and compares with a queue that has no ring. Some reads
 // fail before the records are removed.
+// A reader that found padding alone would take the queue for empty.
+TEST(RecordQueueTest, PaddingHidesNoRecord) {
+  RecordQueue queue(kCapacity);
+  const std::string large(queue.record_bytes_max() - kHeadBytes, 'r');
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Put(queue, large));
+  ASSERT_TRUE(Put(queue, "small"));  // the next large record does not fit before the ring's end
+  EXPECT_EQ(Taken(queue).size(), 4);
+  ASSERT_TRUE(Put(queue, large));
+  const uint64_t end = queue.FindEnd(/*bytes_max=*/1);
+  std::vector<std::string> found;
+  queue.VisitUpTo(end, [&](std::string_view record) { found.emplace_back(record); });
+  EXPECT_EQ(found, std::vector<std::string>{large});
+}
+
 TEST(RecordQueueTest, RingKeepsEveryRecordOverManyRounds) {
   RecordQueue queue(kCapacity);
   std::deque<std::string> expected;

@@ -1,4 +1,5 @@
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -582,6 +583,36 @@ def test_load_of_two_exports_fails_and_is_retried(
         make_loader(version, plane).load(FakeProgress())
     assert failure.value.is_transient
     assert plane.servables == []
+
+
+def test_load_that_a_mixture_fails_is_retried(
+    plane_and_version: tuple[FakePlane, Path],
+) -> None:
+    """A key that only one export has fails the restore, and says nothing about either export."""
+    plane, version = plane_and_version
+    plane.after_step = lambda at: rewrite_variables(version) if at == "read_graph" else None
+    plane.failures["restore"] = StatusError(15, "bad checksum")
+    with pytest.raises(Unavailable, match="changed during the load") as failure:
+        make_loader(version, plane).load(FakeProgress())
+    assert failure.value.is_transient
+    assert "bad checksum" in str(failure.value.__cause__)
+
+
+def test_load_sees_linked_variables_replaced(plane_and_version: tuple[FakePlane, Path]) -> None:
+    plane, version = plane_and_version
+    for name in ("first", "second"):
+        shutil.copytree(version / "variables", version.with_name(name))
+    shutil.rmtree(version / "variables")
+    (version / "variables").symlink_to(version.with_name("first"))
+
+    def switch(at: str) -> None:
+        if at == "read_graph":
+            (version / "variables").unlink()
+            (version / "variables").symlink_to(version.with_name("second"))
+
+    plane.after_step = switch
+    with pytest.raises(Unavailable, match="changed during the load"):
+        make_loader(version, plane).load(FakeProgress())
 
 
 @pytest.mark.parametrize("change", [add_hard_link, add_warm_up])

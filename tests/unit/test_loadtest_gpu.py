@@ -45,6 +45,7 @@ def test_gpu_part_that_fails_lets_others_run():
         {"wrong_answers": 1},
         {"late_count": 1},
         {"difference_to_cpu_max": 2 * DIFFERENCE_MAX},
+        {"difference_to_cpu_max": float("nan")},
         {"models": {"mlp": {"difference_max": 2 * DIFFERENCE_MAX}}},
     ],
 )
