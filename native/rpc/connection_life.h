@@ -38,13 +38,16 @@ struct ConnectionTimes {
 };
 
 // A connection without an open request. The least one makes place first: a client that has never
-// sent a request loses less than one that will send its next request here.
+// sent a request loses less than one that will send its next request here. One whose bytes are not
+// read yet comes last, because they may be a request.
 struct Idleness {
   bool has_asked = false;
   int64_t since_ns = 0;
+  bool is_unread = false;
 
   bool operator<(const Idleness& other) const {
-    return std::tie(has_asked, since_ns) < std::tie(other.has_asked, other.since_ns);
+    return std::tie(is_unread, has_asked, since_ns) <
+           std::tie(other.is_unread, other.has_asked, other.since_ns);
   }
 };
 

@@ -22,6 +22,8 @@ using base::Status;
 constexpr int kAcceptsPerEvent = 16;
 
 constexpr int kEventsPerLook = 16;
+// Each thread that accepts may take the place that another one has made.
+constexpr int kPlaceTries = 8;
 
 // The keys of the listeners of the two ports.
 constexpr uint64_t kGrpcListenerKeys = ConnectionSet::kListenerKeysBegin;
@@ -172,6 +174,17 @@ bool Network::TakePlace(const Port& port, const std::string& address) {
   return true;
 }
 
+// Takes a place; makes one if other threads have taken the last ones since FindRoom.
+bool Network::TakeOrMakePlace(const Port& port, const std::string& address) {
+  for (int tries = 0; tries < kPlaceTries; ++tries) {
+    if (TakePlace(port, address)) return true;
+    const bool is_full = port.shared->connection_count.load() >= port.places.count_max;
+    if (!is_full || !port.makes_place) return false;
+    (void)MakePlace(port, Room::kNone);
+  }
+  return false;
+}
+
 void Network::ReturnPlace(const Connection& connection) {
   const std::lock_guard<std::mutex> lock(places_mutex_);
   connection.shared()->connection_count.fetch_sub(1);
@@ -197,7 +210,7 @@ void Network::Add(const Port& port, const AcceptedClient& client) {
       client.fd, is_tls ? port.certificates->context() : nullptr, port.protocol->alpn());
   const int64_t bytes = Connection::kBeginBytes + (is_tls ? Connection::kTlsBytes : 0);
   base::ByteBudget::Share charge(port.shared->calls.budget.get(), base::ByteBudget::Use::kCall);
-  if (!has_room || !charge.Resize(bytes) || !TakePlace(port, ends.address)) {
+  if (!has_room || !charge.Resize(bytes) || !TakeOrMakePlace(port, ends.address)) {
     port.shared->limit_counts.Add(ReachedLimit::kConnections);
     return;
   }

@@ -87,6 +87,7 @@ class Network final : public EventSource {
   void Add(const Port& port, const AcceptedClient& client);
   bool MakePlace(const Port& port, Room room);
   bool FindRoom(const Port& port, int descriptor);
+  bool TakeOrMakePlace(const Port& port, const std::string& address);
   bool TakePlace(const Port& port, const std::string& address);
   void ReturnPlace(const Connection& connection);
   ConnectionSet& EmptiestSet();
