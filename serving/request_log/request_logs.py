@@ -239,21 +239,21 @@ class RequestLogs:
 
     def write_now(self) -> None:
         """Takes the queue's records, writes them, and completes files, on the calling thread."""
-        # Records go to the target that their log had before the queue was taken. A change of the target
-        # takes effect after that, so records in between are at most written to the former files.
-        for log in self._logs():
-            if log.writer is None and log.wanted is not None:
-                self._adopt(log, log.wanted)
+        # A change of a target takes effect in the first turn that begins after it, and behind all records that
+        # were queued before it. Records in between are written to the former files.
+        wanted_targets = [(log, log.wanted) for log in self._logs()]
+        for log, wanted in wanted_targets:
+            if log.writer is None and wanted is not None:
+                self._adopt(log, wanted)
         # Only what is there now, so that a turn ends however fast records come.
         left_bytes = self._queue.used_bytes
         while left_bytes > 0 and (batches := self._queue.take()):
             for batch in batches:
                 self._write(batch)
                 left_bytes -= len(batch.heads) + len(batch.frames)
-        for log in self._logs():
+        for log, wanted in wanted_targets:
             if log.writer is None:
                 continue
-            wanted = log.wanted
             if wanted != log.writer.target:
                 log.writer.complete()
                 log.writer = None
@@ -273,6 +273,9 @@ class RequestLogs:
     def _write(self, batch: LoggedBatch) -> None:
         with self._lock:
             log = self._by_id[batch.log_id]
+        if log.writer is None and log.wanted is not None and not log.has_failed:
+            # The log is newer than this turn.
+            self._adopt(log, log.wanted)
         if log.writer is None:
             if log.has_failed:
                 log.counts.dropped_count += batch.record_count

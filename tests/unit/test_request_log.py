@@ -298,6 +298,51 @@ def test_turn_ends_while_records_come(world: World, monkeypatch: pytest.MonkeyPa
     assert world.records() == [[b"before", b"meanwhile"]]
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_reload_in_a_turn_loses_no_record(
+    world: World, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+):
+    """Records are queued before the reload, and behind the bytes that the turn takes."""
+    world.logs.set_models([world.model()])
+    queue = world.log().queue
+    take = queue.take
+
+    def take_and_reload() -> list[LoggedBatch]:
+        taken = take()
+        world.log().put(b"behind")
+        world.logs.set_models([world.model(prefix=str(world.directory / "n"))] if goes_on else [])
+        return taken
+
+    monkeypatch.setattr(queue, "take", take_and_reload)
+    world.log().put(b"before")
+    world.logs.write_now()
+    monkeypatch.undo()
+    world.logs.write_now()
+    assert world.records("m-*") == [[b"before", b"behind"]]
+    assert world.figures().late_count == 0
+
+
+def test_log_that_is_made_in_a_turn_is_written(world: World, monkeypatch: pytest.MonkeyPatch):
+    world.logs.set_models([world.model()])
+    queue = world.log().queue
+    take = queue.take
+
+    def make_and_take() -> list[LoggedBatch]:
+        if len(world.plane.request_logs) == 1:
+            world.logs.set_models([world.model(), world.model("new")])
+            world.log(1).put(b"new")
+        return take()
+
+    monkeypatch.setattr(queue, "take", make_and_take)
+    world.log().put(b"old")
+    world.logs.write_now()
+    monkeypatch.undo()
+    world.logs.set_models([])
+    world.logs.write_now()
+    assert world.records("m-*") == [[b"old"]]
+    assert world.records("new-*") == [[b"new"]]
+
+
 def test_turn_without_memory_loses_no_record(world: World):
     world.logs.set_models([world.model()])
     world.log().put(b"a")
