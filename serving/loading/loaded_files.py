@@ -33,8 +33,10 @@ def unchanged_files(servable_id: ServableId, directory: Path) -> Iterator[None]:
     # The error of a load whose files are gone says so.
     is_gone = failure is not None and not after.entries
     if not is_gone and not after.is_as(before):
+        # The data plane's errors are a code and a message.
+        found = f", which failed ({failure.args[-1]})" if failure and failure.args else ""
         raise Unavailable(
-            f"{servable_id}: files in {directory} changed during the load; "
+            f"{servable_id}: files in {directory} changed during the load{found}; "
             "drop a version by one move, under a number of its own"
         ) from failure
     if failure is not None:
