@@ -57,15 +57,9 @@ base::Status Accelerator::CheckIsHere(const Executable& executable) const {
 
 base::StatusOr<std::unique_ptr<Executable>> Accelerator::Compile(std::string_view hlo,
                                                                  bool autotunes) const {
-  constexpr std::string_view kFormat = "hlo";
   const std::string options = autotunes ? compile_options_ : WithoutAutotuning(compile_options_);
-  std::string code(hlo);  // the API takes it as writable
-  PJRT_Program program{};
-  program.struct_size = PJRT_Program_STRUCT_SIZE;
-  program.code = code.data();
-  program.code_size = code.size();
-  program.format = kFormat.data();
-  program.format_size = kFormat.size();
+  std::string code(hlo);
+  PJRT_Program program = HloProgram(&code);
   MILLPOND_PJRT_ARGS(PJRT_Client_Compile, compile);
   compile.client = client_->get();
   compile.program = &program;

@@ -77,7 +77,8 @@ class Accelerator {
   // to 7 s if it `autotunes` large matrix products. That stalls all other runs on the GPU.
   base::StatusOr<std::unique_ptr<Executable>> Compile(std::string_view hlo,
                                                       bool autotunes = true) const;
-  // Compilations for a GPU autotune until EndAutotuning, because nobody waits for an answer yet.
+  // Compilations for a GPU autotune until EndAutotuning, because no request waits for an answer
+  // yet.
   bool autotunes() const { return autotunes_.load(std::memory_order_relaxed); }
   void EndAutotuning() const { autotunes_.store(!client_->is_cuda(), std::memory_order_relaxed); }
   // Loads what Executable::Serialize returned: about 5 ms. Returns the plugin's error if it was

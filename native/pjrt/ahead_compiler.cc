@@ -84,15 +84,9 @@ class Topology {
   }
 
   base::StatusOr<std::string> Compile(std::string_view hlo) const {
-    constexpr std::string_view kFormat = "hlo";
     const std::string options = OptionsForAnyDevice();
-    std::string code(hlo);  // the API takes it as writable
-    PJRT_Program program{};
-    program.struct_size = PJRT_Program_STRUCT_SIZE;
-    program.code = code.data();
-    program.code_size = code.size();
-    program.format = kFormat.data();
-    program.format_size = kFormat.size();
+    std::string code(hlo);
+    PJRT_Program program = HloProgram(&code);
     MILLPOND_PJRT_ARGS(PJRT_Compile, compile);
     compile.topology = topology_;
     compile.program = &program;
@@ -109,10 +103,7 @@ class Topology {
   Topology(const Api& api, PJRT_TopologyDescription* topology) : api_(api), topology_(topology) {}
 
   static PJRT_NamedValue Text(std::string_view name, std::string_view text) {
-    PJRT_NamedValue value{};
-    value.struct_size = PJRT_NamedValue_STRUCT_SIZE;
-    value.name = name.data();
-    value.name_size = name.size();
+    PJRT_NamedValue value = NamedValue(name);
     value.type = PJRT_NamedValue_kString;
     value.string_value = text.data();
     value.value_size = text.size();

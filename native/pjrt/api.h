@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "native/base/status.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
@@ -37,6 +38,29 @@ class Api {
  private:
   const PJRT_Api* table_;
 };
+
+// Returns an option of a client or of a topology without its value. Borrows `name`.
+inline PJRT_NamedValue NamedValue(std::string_view name) {
+  PJRT_NamedValue value{};
+  value.struct_size = PJRT_NamedValue_STRUCT_SIZE;
+  value.name = name.data();
+  value.name_size = name.size();
+  value.value_size = 1;
+  return value;
+}
+
+// Returns a program to compile. Borrows `hlo`, a serialized xla.HloModuleProto, which the API takes
+// as writable.
+inline PJRT_Program HloProgram(std::string* hlo) {
+  static constexpr std::string_view kFormat = "hlo";
+  PJRT_Program program{};
+  program.struct_size = PJRT_Program_STRUCT_SIZE;
+  program.code = hlo->data();
+  program.code_size = hlo->size();
+  program.format = kFormat.data();
+  program.format_size = kFormat.size();
+  return program;
+}
 
 }  // namespace millpond::pjrt
 

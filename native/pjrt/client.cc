@@ -1,18 +1,7 @@
 #include "native/pjrt/client.h"
 
-#include <string_view>
-
 namespace millpond::pjrt {
 namespace {
-
-PJRT_NamedValue NamedValue(std::string_view name) {
-  PJRT_NamedValue value{};
-  value.struct_size = PJRT_NamedValue_STRUCT_SIZE;
-  value.name = name.data();
-  value.name_size = name.size();
-  value.value_size = 1;
-  return value;
-}
 
 // Memory is taken as it is needed, so that a server does not take a GPU from its neighbours.
 std::vector<PJRT_NamedValue> CudaOptions(float memory_fraction) {

@@ -61,7 +61,10 @@ class RowProgram {
 
   DeviceParameters& parameters() const { return *parameters_; }
   std::vector<int64_t> sizes() const;
-  bool HasSize(int64_t rows) const { return programs_.count(rows) > 0; }
+  // Says whether Run takes so many rows.
+  bool MayRun(int64_t rows) const {
+    return rows > 0 && (!needs_exact_rows_ || programs_.count(rows) > 0);
+  }
   // The memory of the accelerator that the largest run takes: inputs, outputs and temporary memory.
   int64_t run_bytes_max() const;
   // The counts of the runs, for what runs the signature elsewhere, too.

@@ -22,11 +22,11 @@ enum class Room {
 // How many connections a port may have. Pure.
 //
 // The ports share the process's descriptors, and the server needs some for versions and probes. A
-// count alone cannot bound that, because nobody knows how many the server will need. But the kernel
-// always gives the lowest free number: a client whose descriptor is N shows that N others are open.
-// So each port has a highest number too. Of the descriptors that are free when the port begins to
-// listen, an eighth is for the server, and another eighth for connections that make place. So
-// gRPC's clients can take no place of a probe's.
+// count alone cannot bound that, because it is not known how many the server will need. But the
+// kernel always gives the lowest free number: a client whose descriptor is N shows that N others
+// are open. So each port has a highest number too. Of the descriptors that are free when the port
+// begins to listen, an eighth is for the server, and another eighth for connections that make
+// place. So gRPC's clients can take no place of a probe's.
 //
 // Promise: if a port whose connections make place has room for no more, then it has connections of
 // its own, at least an eighth of the free descriptors or `count_max`, of which one can make place.

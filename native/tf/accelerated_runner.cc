@@ -206,7 +206,7 @@ std::unique_ptr<SignatureRunner> AcceleratedPrograms::Accelerate(const tensor::S
   std::vector<const pjrt::RowProgram*> programs;
   for (const auto& program : programs_.at(signature.name)) programs.push_back(program.get());
   auto device = std::make_unique<AcceleratedRunner>(std::make_unique<RefusingRunner>(), programs,
-                                                    parts.device, parts.needs_exact_rows);
+                                                    parts.device);
   return std::make_unique<SplitRunner>(std::move(whole),
                                        parts.has_host_part() ? make_runner(parts.host) : nullptr,
                                        std::move(device), parts, SidesOf(signature.name));
@@ -214,8 +214,8 @@ std::unique_ptr<SignatureRunner> AcceleratedPrograms::Accelerate(const tensor::S
 
 AcceleratedRunner::AcceleratedRunner(std::unique_ptr<SignatureRunner> host,
                                      const std::vector<const pjrt::RowProgram*>& programs,
-                                     const tensor::Signature& signature, bool needs_exact_rows)
-    : host_(std::move(host)), signature_(signature), needs_exact_rows_(needs_exact_rows) {
+                                     const tensor::Signature& signature)
+    : host_(std::move(host)), signature_(signature) {
   for (const pjrt::RowProgram* program : programs) {
     replicas_.push_back(std::make_unique<const Replica>(*program));
   }
@@ -250,7 +250,7 @@ bool AcceleratedRunner::IsThere() const {
 }
 
 bool AcceleratedRunner::HasProgramFor(int64_t rows) const {
-  return rows > 0 && (!needs_exact_rows_ || replicas_[0]->program.HasSize(rows));
+  return replicas_[0]->program.MayRun(rows);
 }
 
 // Chooses the replica with the shortest expected wait. All of them are pinned for it, so that each

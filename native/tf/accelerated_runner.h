@@ -88,7 +88,7 @@ class AcceleratedPrograms {
   std::vector<std::shared_ptr<pjrt::DeviceParameters>> parameters_;  // of each accelerator
   std::map<std::string, Programs, std::less<>> programs_;
   std::map<std::string, SignatureSplit, std::less<>> splits_;  // of the programs
-  // Of the programs, unless all their runs are for the accelerator.
+  // The sides of the programs, unless all their runs are for the accelerator.
   std::map<std::string, std::unique_ptr<MeasuredSides>, std::less<>> sides_;
   std::vector<AcceleratedSignature> signatures_;
 };
@@ -100,11 +100,10 @@ class AcceleratedPrograms {
 // give way, and requests that have waited for long while others ran.
 class AcceleratedRunner final : public DeviceRunner {
  public:
-  // Borrows `programs`, which are equal but for their accelerators, and `signature`. With
-  // `needs_exact_rows` only requests that fill a program run there.
+  // Borrows `programs`, which are equal but for their accelerators, and `signature`.
   AcceleratedRunner(std::unique_ptr<SignatureRunner> host,
                     const std::vector<const pjrt::RowProgram*>& programs,
-                    const tensor::Signature& signature, bool needs_exact_rows = false);
+                    const tensor::Signature& signature);
 
   const base::Status& made() const override { return host_->made(); }
   base::Status MakeCallable(const tensor::OutputSet& outputs) const override {
@@ -150,7 +149,6 @@ class AcceleratedRunner final : public DeviceRunner {
   const std::unique_ptr<SignatureRunner> host_;
   std::vector<std::unique_ptr<const Replica>> replicas_;  // one or more
   const tensor::Signature& signature_;
-  const bool needs_exact_rows_;
   mutable std::atomic<size_t> next_first_{0};  // the replica at which the next choice begins
 };
 

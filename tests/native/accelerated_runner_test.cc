@@ -76,12 +76,19 @@ class AcceleratedRunnerTest : public ::testing::Test {
         accelerator, "m", std::vector{pjrt::HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, 4}});
     EXPECT_TRUE(parameters->Upload(/*run_bytes=*/0).ok());
     const pjrt::RowProgram::RowType row = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
-    program_ = std::make_unique<pjrt::RowProgram>(parameters, std::vector<size_t>{0},
-                                                  std::vector{row}, std::vector{row});
-    EXPECT_TRUE(program_->AddSize(4, std::move(accelerator->Compile("4 1").value())).ok());
-    runner_ = std::make_unique<AcceleratedRunner>(
-        std::make_unique<CountingRunner>(&host_runs_),
-        std::vector<const pjrt::RowProgram*>{program_.get()}, signature_);
+    for (auto* const program : {&program_, &exact_}) {
+      *program = std::make_unique<pjrt::RowProgram>(parameters, std::vector<size_t>{0},
+                                                    std::vector{row}, std::vector{row},
+                                                    /*needs_exact_rows=*/program == &exact_);
+      EXPECT_TRUE((*program)->AddSize(4, std::move(accelerator->Compile("4 1").value())).ok());
+    }
+    runner_ = MakeRunner(*program_);
+  }
+
+  std::unique_ptr<AcceleratedRunner> MakeRunner(const pjrt::RowProgram& program) {
+    return std::make_unique<AcceleratedRunner>(std::make_unique<CountingRunner>(&host_runs_),
+                                               std::vector<const pjrt::RowProgram*>{&program},
+                                               signature_);
   }
 
   // Runs `x`, and returns the elements of y.
@@ -99,13 +106,15 @@ class AcceleratedRunnerTest : public ::testing::Test {
     return Run(x);
   }
 
-  int64_t CpuRuns(pjrt::CpuReason reason) const {
-    return program_->counts().Figures("").cpu_run_counts[static_cast<size_t>(reason)];
+  int64_t CpuRuns(pjrt::CpuReason reason) const { return CpuRuns(reason, *program_); }
+  static int64_t CpuRuns(pjrt::CpuReason reason, const pjrt::RowProgram& program) {
+    return program.counts().Figures("").cpu_run_counts[static_cast<size_t>(reason)];
   }
 
   FakePjrtControls* controls_;
   tensor::Signature signature_;
   std::unique_ptr<pjrt::RowProgram> program_;
+  std::unique_ptr<pjrt::RowProgram> exact_;  // whose rows are not independent
   int host_runs_ = 0;
   std::unique_ptr<AcceleratedRunner> runner_;
 };
@@ -172,10 +181,7 @@ TEST_F(AcceleratedRunnerTest, RunsOnTheAccelerator) {
 }
 
 TEST_F(AcceleratedRunnerTest, RowsThatAreNotIndependentFillAProgram) {
-  runner_ = std::make_unique<AcceleratedRunner>(
-      std::make_unique<CountingRunner>(&host_runs_),
-      std::vector<const pjrt::RowProgram*>{program_.get()}, signature_,
-      /*needs_exact_rows=*/true);
+  runner_ = MakeRunner(*exact_);
   EXPECT_EQ(RunRows({1, 2, 5, 7}), (std::vector<float>{3, 6, 15, 21}));
   EXPECT_EQ(RunRows({1, 2, 5}), (std::vector<float>{kHostAnswer}));
   EXPECT_EQ(RunRows({1, 2, 5, 7, 9}), (std::vector<float>{kHostAnswer}));
@@ -236,12 +242,11 @@ TEST_F(AcceleratedRunnerTest, ItIsKnownBeforeARunIfItMayBe) {
   EXPECT_TRUE(runner_->MayRun(std::nullopt));
   EXPECT_TRUE(runner_->MayRun(3));
   EXPECT_FALSE(runner_->MayRun(0));
-  const AcceleratedRunner exact(std::make_unique<CountingRunner>(&host_runs_),
-                                std::vector<const pjrt::RowProgram*>{program_.get()}, signature_,
-                                /*needs_exact_rows=*/true);
-  EXPECT_TRUE(exact.MayRun(4));
-  EXPECT_FALSE(exact.MayRun(3));
-  EXPECT_EQ(CpuRuns(pjrt::CpuReason::kShape), 2);
+  const auto exact = MakeRunner(*exact_);
+  EXPECT_TRUE(exact->MayRun(4));
+  EXPECT_FALSE(exact->MayRun(3));
+  EXPECT_EQ(CpuRuns(pjrt::CpuReason::kShape), 1);
+  EXPECT_EQ(CpuRuns(pjrt::CpuReason::kShape, *exact_), 1);
   controls_->fails_runs = true;
   (void)RunRows({1});
   EXPECT_FALSE(runner_->MayRun(4));
