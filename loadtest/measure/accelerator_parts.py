@@ -44,6 +44,9 @@ HOST_TABLES, DEVICE_TABLES = "host", "device"
 _EQUAL_OFFSETS = (-1, 0, 1)
 _ALONE_REQUEST_COUNT = 400
 _CHANNELS, _IN_FLIGHT = 64, 256
+DIFFERENCE_MAX = 1e-4
+"""The largest difference of answers that count as equal: the CPU and the accelerator add in another order."""
+
 DENSE_IN_FLIGHT = 32
 """Enough for a full batch; a CPU takes seconds to answer so many."""
 

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from loadtest.drive.accelerated_pair import ACCELERATOR, ServedModel, serving_models
-from loadtest.measure.accelerator_parts import Bench, Figures
+from loadtest.measure.accelerator_parts import DIFFERENCE_MAX, Bench, Figures
 from loadtest.measure.closed_rates import outcomes_of
 from loadtest.measure.latency import figures
 from loadtest.measure.outcome_figures import latencies_ns
@@ -23,9 +23,6 @@ from serving.client import Client
 from serving.server.model_server import ModelServer
 
 _PREFIX = "serving_accelerator"
-DIFFERENCE_MAX = 1e-4
-"""The largest difference of an answer from the first one: the CPU and the accelerator add in another order."""
-
 # Parameters are idle, and may give way, after a second without a run.
 _IDLE_SECONDS = 1.2
 _RETURN_COUNT_MAX = 10

@@ -6,15 +6,13 @@ from typing import Any
 from rich.table import Table
 
 from loadtest.drive.accelerated_pair import ACCELERATOR, CPU
+from loadtest.measure.accelerator_parts import DIFFERENCE_MAX
 from loadtest.report.tables import number
 
 Part = Mapping[str, Any]
 
 _Row = tuple[str, ...]
 """The figure's name, the CPUs' value, the accelerator's, and a remark."""
-
-DIFFERENCE_MAX = 1e-4
-"""The largest difference of an answer that counts as equal."""
 
 
 def gpu_table(parts: Mapping[str, Part]) -> Table:

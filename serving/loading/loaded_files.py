@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from serving.base.errors import Cancelled, Unavailable
-from serving.base.fingerprint import Entry, Fingerprint, fingerprint
+from serving.base.fingerprint import Entry, Fingerprint, fingerprint, stamp_of
 from serving.core.servable import ServableId
 
 _READ_FILES = ("saved_model.pb", "saved_model.pbtxt")
@@ -46,10 +46,10 @@ def unchanged_files(servable_id: ServableId, directory: Path) -> Iterator[None]:
 def _read_files(directory: Path) -> Fingerprint:
     """The fingerprint of what a load reads; empty if the directory is gone. A directory may be a link."""
     entries: list[Entry] = []
-    with suppress(OSError):
-        entries += (
-            entry for entry in fingerprint(str(directory)).entries if entry[0] in _READ_FILES
-        )
+    for name in _READ_FILES:
+        with suppress(OSError):
+            status = (directory / name).stat()
+            entries.append((name, status.st_size, status.st_mtime_ns, stamp_of(status)))
     for name in _READ_DIRECTORIES:
         with suppress(OSError):
             entries += (

@@ -9,7 +9,7 @@ import pytest
 from loadtest.__main__ import main
 from loadtest.commands import gpu
 from loadtest.measure import accelerator_swaps, saturation, scenario
-from loadtest.report.gpu_report import DIFFERENCE_MAX
+from loadtest.measure.accelerator_parts import DIFFERENCE_MAX
 from tests.integration.accelerators import plugin_path
 
 PARTS = ("equality", "alone", "rates", "swap", "rollback", "neighbours", "dense", "many", "zipf")

@@ -11,8 +11,8 @@ from rich.console import Console
 from loadtest.commands.gpu import measured, part_names
 from loadtest.drive.accelerated_pair import ACCELERATOR, CPU, Machine, halves_of_cores
 from loadtest.drive.dense_model import width_of
-from loadtest.measure.accelerator_parts import largest_difference
-from loadtest.report.gpu_report import DIFFERENCE_MAX, fault_count, gpu_table
+from loadtest.measure.accelerator_parts import DIFFERENCE_MAX, largest_difference
+from loadtest.report.gpu_report import fault_count, gpu_table
 from serving.base.clock import SystemClock
 from serving.base.errors import Unavailable
 
