@@ -54,7 +54,7 @@ from loadtest.measure.accelerator_swaps import (
 from loadtest.measure.accelerator_zipf import ZipfSettings, measure_zipf
 from loadtest.report.gpu_report import fault_count, gpu_table
 from loadtest.report.report import machine, swap_report
-from loadtest.report.tables import write_json
+from loadtest.report.tables import write_json, wrong_reply_lines
 from serving.base.clock import Clock, SystemClock, seconds_since
 from serving.base.errors import MillpondError
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
@@ -248,7 +248,8 @@ def measured(
         seconds = round(seconds_since(clock, began_ns), 1)
         shown[name]["seconds"] = seconds
         outcome = shown[name].get("failed", "done")
-        console.print(f"{name}: {seconds} s, {outcome}", markup=False, highlight=False)
+        lines = [f"{name}: {seconds} s, {outcome}", *wrong_reply_lines(shown[name])]
+        console.print("\n  ".join(lines), markup=False, highlight=False)
     return shown
 
 

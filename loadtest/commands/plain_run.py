@@ -1,6 +1,7 @@
 """`run`: load on a running server, or on one that does nothing, to measure the generator."""
 
 import argparse
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -11,8 +12,9 @@ from loadtest.measure.saturation import saturation_rate
 from loadtest.plan.arrivals import ARRIVALS
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Outcome
+from loadtest.plan.wrong_replies import WrongReply
 from loadtest.report.report import run_report
-from loadtest.report.tables import generator_line, latency_table, write_json
+from loadtest.report.tables import generator_line, latency_table, write_json, wrong_reply_lines
 from serving.base.errors import InvalidConfig
 
 # About the size of the CTR model's answer to 100 rows.
@@ -40,7 +42,13 @@ def _run(parsed: argparse.Namespace) -> int:
     if not parsed.null:
         rate_per_second = rate_of(parsed, load, parsed.target)
         outcome = _sent(parsed, load, rate_per_second, parsed.target)
-        return _show(parsed, outcome, rate_per_second, load.wrong_count(outcome))
+        return _show(
+            parsed,
+            outcome,
+            rate_per_second,
+            load.wrong_count(outcome),
+            load.wrong_replies(outcome),
+        )
     if parsed.saturation is not None:
         raise InvalidConfig("--saturation: not supported for the null server; use --rate")
     with null_server(NULL_REPLY) as target:
@@ -83,9 +91,13 @@ def _sent(
 
 
 def _show(
-    parsed: argparse.Namespace, outcome: Outcome, rate_per_second: float, wrong_count: int | None
+    parsed: argparse.Namespace,
+    outcome: Outcome,
+    rate_per_second: float,
+    wrong_count: int | None,
+    wrong_replies: Sequence[WrongReply] = (),
 ) -> int:
-    report = run_report(outcome, wrong_count, rate_per_second)
+    report = run_report(outcome, wrong_count, rate_per_second, wrong_replies)
     console = Console()
     rows = {"": report["latency"], "nothing left out": report["latency_all"]}
     console.print(latency_table(f"{rate_per_second:g} requests/s", rows))
@@ -93,6 +105,8 @@ def _show(
     console.print(f"errors {report['errors']}, wrong answers {wrong_answers_text(wrong_count)}")
     for message in report["error_messages"]:
         console.print(f"  {message}", markup=False)
+    for line in wrong_reply_lines(report):
+        console.print(f"  {line}", markup=False, highlight=False)
     write_json(parsed.json, report)
     return 1 if report["errors"] or wrong_count else 0
 

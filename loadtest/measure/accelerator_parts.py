@@ -27,6 +27,7 @@ from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.dense_load import OUTPUT, DenseLoad, dense_inputs
 from loadtest.plan.loops import ClosedLoop
 from loadtest.plan.plan import PlanSource
+from loadtest.plan.wrong_replies import wrong_replies_json
 from serving.base.clock import Clock
 from serving.base.errors import Unavailable
 from serving.client import Client
@@ -85,6 +86,8 @@ class Bench:
         }
         if isinstance(load, CtrLoad):
             shown["wrong_answers"] = sum(load.wrong_count(outcome) for outcome in rate.outcomes)
+            replies = (reply for each in rate.outcomes for reply in load.wrong_replies(each))
+            shown["wrong_replies"] = wrong_replies_json(replies)
         return shown
 
     @contextmanager

@@ -1,6 +1,6 @@
 """The parts of `gpu` that swap versions on an accelerator, or share it between two models."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from statistics import median
 
@@ -27,6 +27,9 @@ from loadtest.measure.server_pages import ServerPages
 from loadtest.measure.setup import Setup
 from loadtest.plan.arrivals import poisson
 from loadtest.plan.dense_load import DenseLoad
+from loadtest.plan.plan import Outcome, Reply
+from loadtest.plan.wrong_replies import wrong_replies_json
+from serving.base.errors import StatusCode
 from serving.base.protos import predict_pb2
 from serving.server.model_server import ModelServer
 
@@ -65,12 +68,20 @@ def run_swaps(bench: Bench, name: str, swaps: int, rows: int) -> tuple[Setup, Sw
 
 def measure_rollback(bench: Bench) -> Figures:
     """The uploads of two versions, and rollbacks from one to the other, both on the accelerator."""
-    request = predict_pb2.PredictRequest.FromString(bench.ctr_load(1).payloads[0])
+    load, began_ns = bench.ctr_load(1), bench.clock.now_ns()
+    request = predict_pb2.PredictRequest.FromString(load.payloads[0])
+    answers: list[tuple[int, int, Reply]] = []
+
+    def see(issued_ns: int, answer: predict_pb2.PredictResponse) -> None:
+        reply = Reply(0, StatusCode.OK, answer.SerializeToString())
+        answers.append((issued_ns, bench.clock.now_ns(), reply))
+
     with ExitStack() as stack:
         server, _series = _serving_series(stack, bench, versions=2)
         found = measure_rollbacks(
-            server.admin_target, request, _ROLLBACK_COUNT, bench.clock, old=1, new=2
+            server.admin_target, request, _ROLLBACK_COUNT, bench.clock, old=1, new=2, see=see
         )
+        outcome = outcome_of_answers(began_ns, answers)
         return {
             "upload_ms": _upload_ms(server),
             "compile_seconds": [
@@ -79,8 +90,29 @@ def measure_rollback(bench: Bench) -> Figures:
                 if event["event"] == "version_available"
             ],
             "late_count": int(sum(found["is_late"])),
+            "wrong_answers": load.wrong_count(outcome, content_of),
+            "wrong_replies": wrong_replies_json(load.wrong_replies(outcome, content_of)),
             **{key: round(median(found[key]), 3) for key in ("reply_ms", "answer_ms")},
         }
+
+
+def outcome_of_answers(began_ns: int, answers: Sequence[tuple[int, int, Reply]]) -> Outcome:
+    """The outcome of requests that were answered one after another.
+
+    Each of `answers` has the instants of its request and of its reply.
+    """
+    issued_ns, completed_ns = np.array([a[:2] for a in answers], np.int64).reshape(-1, 2).T
+    return Outcome(
+        scheduled_ns=issued_ns,
+        issued_ns=issued_ns,
+        completed_ns=completed_ns,
+        codes=np.zeros(len(answers), np.int32),
+        reply_of=np.arange(len(answers), dtype=np.int32),
+        replies=[reply for _, _, reply in answers],
+        started_ns=began_ns,
+        cpu_ns=0,
+        is_realtime=False,
+    )
 
 
 def _upload_ms(server: ModelServer) -> Mapping[str, float]:
@@ -132,12 +164,13 @@ def measure_many_swaps(bench: Bench, swaps: int, rows: int) -> Figures:
         outcome = generator.stop()
         check_on_accelerator(server, [MODEL_NAME])
     wrong_count = load.wrong_count(outcome, content_of)
+    wrong_replies = load.wrong_replies(outcome, content_of)
     return {
         "swaps": swaps,
         "rollbacks": (swaps + 1) // _SWAPS_PER_ROLLBACK,
         "late_count": late_count,
         "request_count": len(outcome.codes),
-        **answer_figures([outcome], wrong_count),
+        **answer_figures([outcome], wrong_count, wrong_replies),
     }
 
 
@@ -195,5 +228,6 @@ def _quiet_figures(
         **figures(latencies_ns(first)),
         "errors": int(np.count_nonzero(first.codes)),
         "wrong_answers": load.wrong_count(first),
+        "wrong_replies": wrong_replies_json(load.wrong_replies(first)),
         "busy_answered_per_second": round(sum(map(answered_rate, outcomes[1:])), 1),
     }

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from loadtest.measure.latency import NS_PER_MS, figures
 from loadtest.measure.timeline import LATE_NS, Span, held_up_by_generator, late_stretches
 from loadtest.plan.plan import Outcome
+from loadtest.plan.wrong_replies import WrongReply, wrong_replies_json
 from serving.base.clock import NS_PER_SECOND
 
 _ERROR_MESSAGES_SHOWN = 5
@@ -49,15 +50,18 @@ def generator_figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def answer_figures(outcomes: Sequence[Outcome], wrong_count: int | None) -> dict[str, Any]:
-    """The counts of lost and of wrongly answered requests, and the messages of the lost
-    ones.
+def answer_figures(
+    outcomes: Sequence[Outcome], wrong_count: int | None, wrong_replies: Iterable[WrongReply] = ()
+) -> dict[str, Any]:
+    """The counts of lost and of wrongly answered requests, the messages of the lost ones, and the first
+    of `wrong_replies`.
 
     `wrong_count` is None if answers were not checked.
     """
     return {
         "errors": sum(int((outcome.codes != 0).sum()) for outcome in outcomes),
         "wrong_answers": wrong_count,
+        "wrong_replies": wrong_replies_json(wrong_replies),
         "error_messages": error_messages(outcomes),
     }
 

@@ -1,6 +1,6 @@
 """Measures rollbacks from a version to the version before it, which is kept, as a client sees them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from serving.base.clock import NS_PER_SECOND, Clock, pause
 from serving.base.errors import Unavailable
@@ -18,11 +18,13 @@ def measure_rollbacks(
     *,
     old: int,
     new: int,
+    see: Callable[[int, predict_pb2.PredictResponse], None] | None = None,
 ) -> Mapping[str, Sequence[float]]:
     """Rolls back from `new` to `old`, and forward again, `count` times, at a server that serves `new`.
 
     Of each rollback: ms to its reply, ms to the first answer after the reply, and 1 if that answer came from
-    another version. `target` is the server's admin address. Raises MillpondError.
+    another version. `target` is the server's admin address. `see` gets each answer, and the instant at which its
+    rollback began. Raises MillpondError.
     """
     model = request.model_spec.name
     found: dict[str, list[float]] = {"reply_ms": [], "answer_ms": [], "is_late": []}
@@ -31,10 +33,12 @@ def measure_rollbacks(
             began_ns = clock.now_ns()
             client.rollback(model)
             replied_ns = clock.now_ns()
-            version = client.predict_message(request).model_spec.version.value
+            answer = client.predict_message(request)
             found["answer_ms"].append((clock.now_ns() - began_ns) / 1e6)
+            if see is not None:
+                see(began_ns, answer)
             found["reply_ms"].append((replied_ns - began_ns) / 1e6)
-            found["is_late"].append(version != old)
+            found["is_late"].append(answer.model_spec.version.value != old)
             client.allow(model, new)
             _wait_for_default(client, model, new, clock)
     return found

@@ -26,6 +26,7 @@ from loadtest.measure.timeline import Mask, SwapSpans
 from loadtest.plan.arrivals import ARRIVALS
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.plan import Outcome, Plan
+from loadtest.plan.wrong_replies import WrongReply
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.base.errors import Unavailable
 
@@ -59,6 +60,7 @@ class SwapRun:
     cores: CoreShares
     server_swaps: Sequence[ServerSwap] = ()
     unknown: Sequence[str] = ()
+    wrong_replies: Sequence[WrongReply] = ()
 
 
 def repeats_of(setup: Setup, count: int) -> Sequence[Setup]:
@@ -83,6 +85,7 @@ def measure(setup: Setup, exports: DemoModel, clock: Clock, say: Say) -> SwapRun
     return SwapRun(
         outcome=outcome,
         is_wrong=load.wrong(outcome, content_of),
+        wrong_replies=load.wrong_replies(outcome, content_of),
         spans=record.spans,
         stages=record.stages,
         steady_from_ns=outcome.started_ns + _SETTLE_SECONDS * NS_PER_SECOND,

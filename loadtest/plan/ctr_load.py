@@ -1,7 +1,7 @@
 """The CTR model's clients: draws distinct requests from a seed, and checks their answers."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from loadtest.plan.plan import Outcome, Plan, Reply
+from loadtest.plan.plan import NOT_KEPT, Outcome, Plan, Reply
+from loadtest.plan.wrong_replies import DESCRIBED_MAX, AnswerOrigins, WrongReply, described
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import InvalidArgument
 from serving.base.protos import predict_pb2
@@ -31,6 +32,15 @@ ContentOf = Callable[[int], int]
 def as_exported(version: int) -> int:
     """`version` itself, for served versions that have the numbers that they were exported with."""
     return version
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The outputs of a reply. `content` is the version as which the one that answered was exported."""
+
+    version: int
+    content: int
+    outputs: Mapping[str, npt.NDArray[Any]]
 
 
 class CtrLoad:
@@ -66,23 +76,13 @@ class CtrLoad:
 
     def is_right(self, reply: Reply, content_of: ContentOf) -> bool:
         """True if the reply has the requested outputs, with the right values for the version that it names."""
-        response = parsed(reply)
-        if response is None or frozenset(response.outputs) != self._outputs:
+        answer = self._answer(reply, content_of)
+        if isinstance(answer, str):
             return False
-        outputs = {name: from_tensor_proto(tensor) for name, tensor in response.outputs.items()}
-        if response.model_spec.version.value:
-            content = content_of(response.model_spec.version.value)
-        elif "version" in outputs:
-            # A server may leave the version out of `model_spec`, but the output has the version that
-            # answered.
-            content = int(np.ravel(outputs["version"])[0])
-        else:
+        if "ctr" in answer.outputs and not self._is_close(answer, reply.payload).all():
             return False
-        reference = self._reference(content, reply.payload)
-        if "ctr" in outputs and not _is_close(outputs["ctr"], reference):
-            return False
-        versions = outputs.get("version")
-        return versions is None or (len(versions) == len(reference) and all(versions == content))
+        versions = answer.outputs.get("version")
+        return versions is None or bool(np.all(versions == answer.content))
 
     def wrong(self, outcome: Outcome, content_of: ContentOf) -> npt.NDArray[np.bool_]:
         """See `Outcome.wrong`."""
@@ -91,6 +91,76 @@ class CtrLoad:
     def wrong_count(self, outcome: Outcome, content_of: ContentOf = as_exported) -> int:
         """The number of requests that `wrong` finds."""
         return int(self.wrong(outcome, content_of).sum())
+
+    def wrong_replies(
+        self, outcome: Outcome, content_of: ContentOf = as_exported
+    ) -> Sequence[WrongReply]:
+        """Describes the first requests that `wrong` finds, in the order in which they were issued."""
+        wrong = np.flatnonzero(self.wrong(outcome, content_of))
+        first = wrong[np.argsort(outcome.issued_ns[wrong], kind="stable")][:DESCRIBED_MAX]
+        if len(first) == 0:
+            return []
+        answers = (self._answer(reply, content_of) for reply in outcome.replies if reply.code == 0)
+        contents = {answer.content for answer in answers if not isinstance(answer, str)}
+        origins = AnswerOrigins(self._inputs, sorted(contents), self._table_rows)
+        return [self._wrong_reply(outcome, request, content_of, origins) for request in first]
+
+    def _wrong_reply(
+        self, outcome: Outcome, request: int, content_of: ContentOf, origins: AnswerOrigins
+    ) -> WrongReply:
+        issued_ns, number = int(outcome.issued_ns[request]), int(outcome.reply_of[request])
+        times: dict[str, Any] = {
+            "at_seconds": (issued_ns - outcome.started_ns) / NS_PER_SECOND,
+            "latency_ms": (int(outcome.completed_ns[request]) - issued_ns) / 1e6,
+        }
+        if number == NOT_KEPT:
+            return WrongReply(**times, problem="the reply was not kept")
+        reply = outcome.replies[number]
+        answer = self._answer(reply, content_of)
+        if isinstance(answer, str):
+            return WrongReply(**times, payload=reply.payload, problem=answer)
+        return WrongReply(
+            **times,
+            payload=reply.payload,
+            version=answer.version,
+            **described(
+                answer.outputs.get("ctr"),
+                answer.outputs.get("version"),
+                self._reference(answer.content, reply.payload),
+                _TOLERANCE,
+                lambda value, row: origins.of(value, reply.payload, row),
+            ),
+        )
+
+    def _answer(self, reply: Reply, content_of: ContentOf) -> _Answer | str:
+        """Reads the outputs that were requested; the reason if the reply has not all of them, of all rows."""
+        response = parsed(reply)
+        if response is None:
+            return "the reply is no PredictResponse"
+        if frozenset(response.outputs) != self._outputs:
+            return f"the reply has the outputs {sorted(response.outputs)}"
+        outputs = {name: from_tensor_proto(tensor) for name, tensor in response.outputs.items()}
+        version = response.model_spec.version.value
+        if version:
+            content = content_of(version)
+        elif "version" in outputs:
+            # A server may leave the version out of `model_spec`, but the output has the version that
+            # answered.
+            content = int(np.ravel(outputs["version"])[0])
+        else:
+            return "the reply names no version"
+        rows = len(self._inputs[reply.payload]["dense"])
+        for name, output in outputs.items():
+            if output.shape != ((rows, 1) if name == "ctr" else (rows,)):
+                return f"the output '{name}' has the shape {output.shape}"
+        return _Answer(version, content, outputs)
+
+    def _is_close(self, answer: _Answer, payload: int) -> npt.NDArray[np.bool_]:
+        """Says of each row whether its `ctr` is right."""
+        close: npt.NDArray[np.bool_] = (
+            np.abs(answer.outputs["ctr"] - self._reference(answer.content, payload)) <= _TOLERANCE
+        )
+        return close
 
     def _computed_reference(self, content: int, payload: int) -> npt.NDArray[Any]:
         return reference_answer(content, self._inputs[payload], self._table_rows)
@@ -109,7 +179,3 @@ def _serialized(model_name: str, inputs: Any, output_filter: Sequence[str]) -> b
     request.output_filter.extend(output_filter)
     serialized: bytes = request.SerializeToString()
     return serialized
-
-
-def _is_close(ctr: npt.NDArray[Any], reference: npt.NDArray[Any]) -> bool:
-    return ctr.shape == reference.shape and bool(np.all(np.abs(ctr - reference) <= _TOLERANCE))

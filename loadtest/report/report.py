@@ -23,6 +23,7 @@ from loadtest.measure.setup import Setup
 from loadtest.measure.swaps import Swap
 from loadtest.measure.timeline import held_up_by_generator, late_stretches, windows
 from loadtest.plan.plan import Outcome
+from loadtest.plan.wrong_replies import WrongReply
 
 _BYTES_PER_MB = 1e6
 _WINDOWS = ("steady", "load", "unload", "swap")
@@ -58,6 +59,7 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
     """Makes the JSON of a preset's runs. Windows pool the requests of all runs; `runs` has each run."""
     each = [_window_figures([run]) for run in runs]
     wrong_count = sum(int(run.is_wrong.sum()) for run in runs)
+    wrong_replies = (reply for run in runs for reply in run.wrong_replies)
     by_both = [swap for run in runs for swap in swaps_by_both(run.outcome, run.server_swaps)]
     return {
         "preset": setup.preset,
@@ -71,7 +73,7 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
         "output_filter": list(setup.output_filter),
         "seed": setup.seed,
         "repeats": len(runs),
-        **answer_figures([run.outcome for run in runs], wrong_count),
+        **answer_figures([run.outcome for run in runs], wrong_count, wrong_replies),
         **_window_figures(runs),
         "swaps": [_swap_stages(swap) for run in runs for swap in run.stages],
         "server_swaps": by_both,
@@ -88,13 +90,18 @@ def swap_report(setup: Setup, runs: Sequence[SwapRun]) -> dict[str, Any]:
     }
 
 
-def run_report(outcome: Outcome, wrong_count: int | None, rate_per_second: float) -> dict[str, Any]:
+def run_report(
+    outcome: Outcome,
+    wrong_count: int | None,
+    rate_per_second: float,
+    wrong_replies: Sequence[WrongReply] = (),
+) -> dict[str, Any]:
     """Makes the JSON of a run without swaps. `wrong_count` is None if answers were not checked."""
     latency_ns = latencies_ns(outcome)
     is_clean = ~held_up_by_generator(outcome, late_stretches(outcome))
     return {
         "rate_per_second": rate_per_second,
-        **answer_figures([outcome], wrong_count),
+        **answer_figures([outcome], wrong_count, wrong_replies),
         "latency": figures(latency_ns[is_clean]),
         "latency_all": figures(latency_ns),
         "machine": machine(),

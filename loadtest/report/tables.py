@@ -1,7 +1,7 @@
 """Formats a report for people, and writes the file for other tools."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,16 @@ def print_answers(shown: Mapping[str, Any], console: Console) -> None:
     console.print(f"errors {shown['errors']}, wrong answers {shown['wrong_answers']}")
     for message in shown["error_messages"]:
         console.print(f"  {message}", markup=False)
+    for line in wrong_reply_lines(shown):
+        console.print(f"  {line}", markup=False, highlight=False)
+
+
+def wrong_reply_lines(shown: Any) -> Iterator[str]:
+    """The lines of all `wrong_replies` in a report, at any depth."""
+    if isinstance(shown, Mapping):
+        yield from (reply["line"] for reply in shown.get("wrong_replies", ()))
+        for value in shown.values():
+            yield from wrong_reply_lines(value)
 
 
 def exit_status(shown: Mapping[str, Any]) -> int:

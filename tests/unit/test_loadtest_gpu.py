@@ -12,6 +12,8 @@ from loadtest.commands.gpu import measured, part_names
 from loadtest.drive.accelerated_pair import ACCELERATOR, CPU, Machine, halves_of_cores
 from loadtest.drive.dense_model import width_of
 from loadtest.measure.accelerator_parts import DIFFERENCE_MAX, largest_difference
+from loadtest.measure.accelerator_swaps import outcome_of_answers
+from loadtest.plan.plan import Reply
 from loadtest.report.gpu_report import fault_count, gpu_table
 from serving.base.clock import SystemClock
 from serving.base.errors import Unavailable
@@ -109,6 +111,24 @@ def test_gpu_dense_width_has_the_parameters(kind: str, squares: int):
     width = width_of(kind, 100_000_000)
     assert width % 64 == 0
     assert squares * width**2 == pytest.approx(100e6, rel=0.1)
+
+
+def test_gpu_wrong_replies_are_printed():
+    inner = {"wrong_replies": [{"line": "wrong reply at 3 s [ctr]"}]}
+    parts = {"swap": lambda: {"accelerator": inner, "wrong_replies": [{"line": "first"}]}}
+    console = Console(file=io.StringIO(), width=200)
+    measured(parts, ["swap"], SystemClock(), console)
+    printed = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert printed[1:] == ["  first", "  wrong reply at 3 s [ctr]"]
+
+
+def test_gpu_answers_of_rollbacks_have_their_times():
+    answers = [(5, 9, Reply(0, 0, b"a")), (20, 27, Reply(0, 0, b"b"))]
+    outcome = outcome_of_answers(3, answers)
+    assert (outcome.completed_ns - outcome.issued_ns).tolist() == [4, 7]
+    assert [outcome.replies[i].data for i in outcome.reply_of] == [b"a", b"b"]
+    assert outcome.wrong(lambda reply: reply.data == b"a").tolist() == [False, True]
+    assert len(outcome_of_answers(3, []).codes) == 0
 
 
 def test_gpu_part_names_are_checked():
