@@ -8,7 +8,9 @@
 namespace millpond::base {
 namespace {
 
-constexpr int kMaxTagBytes = 5;
+// The longest tag, and the longest length of a field, that protobuf's C++ parser reads (ReadTag and
+// ReadSize in its parse_context.h). Shorter ones may be padded up to it.
+constexpr size_t kMaxShortVarintBytes = 5;
 constexpr uint32_t kTagTypeBits = 3;
 
 bool IsContinuation(unsigned char byte) { return (byte & 0xC0U) == 0x80U; }
@@ -107,12 +109,21 @@ bool WireReader::ReadVarintAcrossSegments(uint64_t* value) {
   return false;
 }
 
-bool WireReader::ReadTag(WireTag* tag) {
+bool WireReader::ReadShortVarint(uint64_t* value) {
   const size_t before = remaining_bytes_;
-  uint64_t value = 0;
-  if (!ReadVarint(&value)) return false;
-  if (before - remaining_bytes_ > kMaxTagBytes || value > UINT32_MAX) return false;
-  tag->field = static_cast<uint32_t>(value >> kTagTypeBits);
+  return ReadVarint(value) && before - remaining_bytes_ <= kMaxShortVarintBytes;
+}
+
+bool WireReader::ReadLength(uint64_t* bytes) {
+  return ReadShortVarint(bytes) && *bytes <= remaining_bytes_;
+}
+
+bool WireReader::ReadTag(WireTag* tag) {
+  uint64_t varint = 0;
+  if (!ReadShortVarint(&varint)) return false;
+  // Drops the bits of the fifth byte that do not fit, as protobuf's C++ parser does.
+  const auto value = static_cast<uint32_t>(varint);
+  tag->field = value >> kTagTypeBits;
   const auto type = static_cast<uint8_t>(value & 7U);
   tag->type = static_cast<WireType>(type);
   return tag->field != 0 && type <= static_cast<uint8_t>(WireType::kFixed32);
@@ -120,7 +131,7 @@ bool WireReader::ReadTag(WireTag* tag) {
 
 bool WireReader::ReadDelimited(WireReader* field) {
   uint64_t size = 0;
-  if (!ReadVarint(&size) || size > remaining_bytes_) return false;
+  if (!ReadLength(&size)) return false;
   *field = *this;
   field->remaining_bytes_ = size;
   return Skip(size);
@@ -128,7 +139,7 @@ bool WireReader::ReadDelimited(WireReader* field) {
 
 bool WireReader::ReadBytes(std::string* value) {
   uint64_t size = 0;
-  if (!ReadVarint(&size) || size > remaining_bytes_) return false;
+  if (!ReadLength(&size)) return false;
   value->resize(size);
   return Copy(value->data(), size);
 }
@@ -155,7 +166,7 @@ bool WireReader::SkipField(WireTag tag, int depth) {
     case WireType::kFixed32:
       return Skip(sizeof(uint32_t));
     case WireType::kLengthDelimited:
-      return ReadVarint(&size) && Skip(size);
+      return ReadLength(&size) && Skip(size);
     case WireType::kStartGroup:
       return SkipGroup(tag.field, depth + 1);
     case WireType::kEndGroup:

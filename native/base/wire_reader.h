@@ -31,7 +31,8 @@ struct WireTag {
 // Borrows the array of segments and the bytes. Both must outlive the reader and every reader made
 // from it. A copy is an independent cursor. Every Read* returns false if the bytes are not valid
 // protobuf; the cursor must not be used after that. The reader accepts and refuses the same bytes
-// as protobuf's own parser.
+// as protobuf's C++ parser, which TensorFlow has. (The parser of gRPC's Python clients, upb, is
+// stricter about bytes that no encoder writes, for example a tag above 32 bits.)
 class WireReader {
  public:
   WireReader() = default;
@@ -77,6 +78,9 @@ class WireReader {
     const auto left = static_cast<size_t>(segment_end_ - position_);
     return left < remaining_bytes_ ? left : remaining_bytes_;
   }
+  bool ReadShortVarint(uint64_t* value);
+  // Reads the length of a field. Returns false if the message has fewer bytes left.
+  bool ReadLength(uint64_t* bytes);
   bool ReadVarintWithinSegment(uint64_t* value);
   bool ReadVarintAcrossSegments(uint64_t* value);
   void Advance(size_t size);

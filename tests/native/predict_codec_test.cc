@@ -77,6 +77,35 @@ TEST(DecodePredictRequest, ReadsLikeProtobufCutShortAtAnyByte) {
   }
 }
 
+// `value` as a varint of `size` bytes, with bits above the value's own in the last byte.
+std::string Padded(uint64_t value, size_t size, unsigned high_bits) {
+  std::string bytes;
+  for (size_t i = 0; i < size; ++i, value >>= 7U) bytes += static_cast<char>(value | 0x80U);
+  bytes.back() = static_cast<char>((bytes.back() & 0x7F) | static_cast<int>(high_bits));
+  return bytes;
+}
+
+TEST(DecodePredictRequest, ReadsPaddedTagsAndLengthsLikeProtobuf) {
+  const ProtobufDecoder protobuf;
+  const std::string rest = "\x0a\x01m" + WireMessage().Bytes(2, "\x0a\x01x").bytes();
+  size_t read_count = 0;
+  for (size_t size = 1; size <= 11; ++size) {
+    for (const unsigned high_bits : {0x00U, 0x10U, 0x40U}) {
+      if (size == 1 && high_bits != 0) continue;
+      for (const std::string& bytes :
+           {Padded(1U << 3U | 2U, size, high_bits) + "\x03" + rest,          // a field that is read
+            Padded(9U << 3U | 0U, size, high_bits) + "\x01\x0a\x03" + rest,  // one that is skipped
+            "\x0a" + Padded(3, size, high_bits) + rest,
+            "\x4a" + Padded(3, size, high_bits) + rest}) {
+        const Decoded ours = DecodeOurs(bytes);
+        ExpectSame(ours, protobuf.Decode(bytes), ::testing::PrintToString(bytes));
+        read_count += ours.is_ok ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GE(read_count, 4 * 5);  // all four, in one to five bytes
+}
+
 TEST(DecodePredictRequest, AnEmptyMessageIsARequestWithoutASpec) {
   PredictRequest request;
   EXPECT_TRUE(DecodePredictRequest({}, &request).ok());

@@ -140,13 +140,20 @@ TEST(WireReader, RefusesTagsOfField0AndOfWireTypes6And7) {
   }
 }
 
-TEST(WireReader, ReadsTheLargestFieldNumberRefusesLargerTags) {
+TEST(WireReader, ReadsTheLargestFieldNumber) {
   constexpr uint32_t kLargest = (1U << 29U) - 1;
   WireTag tag;
   ASSERT_TRUE(ReadsTag(WireMessage().Tag(kLargest, 5).bytes(), &tag));
   EXPECT_EQ(tag.field, kLargest);
   EXPECT_EQ(tag.type, WireType::kFixed32);
-  EXPECT_FALSE(ReadsTag(WireMessage().RawVarint(uint64_t{1} << 32U | 8U).bytes(), &tag));
+}
+
+TEST(WireReader, DropsTheBitsOfATagAbove32AsProtobufDoes) {
+  WireTag tag;
+  ASSERT_TRUE(ReadsTag(WireMessage().RawVarint(uint64_t{1} << 32U | 8U).bytes(), &tag));
+  EXPECT_EQ(tag.field, 1);
+  EXPECT_EQ(tag.type, WireType::kVarint);
+  EXPECT_FALSE(ReadsTag(WireMessage().RawVarint(uint64_t{7} << 32U).bytes(), &tag));
 }
 
 TEST(WireReader, ReadsATagOfFiveBytesAndRefusesSix) {
@@ -154,6 +161,22 @@ TEST(WireReader, ReadsATagOfFiveBytesAndRefusesSix) {
   ASSERT_TRUE(ReadsTag(std::string("\x88\x80\x80\x80\x00", 5), &tag));
   EXPECT_EQ(tag.field, 1);
   EXPECT_FALSE(ReadsTag(std::string("\x88\x80\x80\x80\x80\x00", 6), &tag));
+}
+
+TEST(WireReader, ReadsALengthOfFiveBytesAndRefusesSix) {
+  for (const size_t size : {2, 4, 5, 6, 10}) {
+    const std::string length = "\x83" + std::string(size - 2, '\x80') + '\0';
+    const bool is_short = size <= 5;
+    std::string text;
+    WireReader field;
+    const SegmentedBytes segmented(length + "abc");
+    WireReader read = segmented.reader();
+    EXPECT_EQ(read.ReadBytes(&text), is_short) << size;
+    WireReader delimited = segmented.reader();
+    EXPECT_EQ(delimited.ReadDelimited(&field), is_short) << size;
+    WireReader skipped = segmented.reader();
+    EXPECT_EQ(skipped.SkipField({1, WireType::kLengthDelimited}), is_short) << size;
+  }
 }
 
 bool SkipsWhole(const std::string& bytes) {
