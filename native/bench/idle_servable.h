@@ -24,15 +24,17 @@ class IdleServable final : public servable::Servable {
  public:
   explicit IdleServable(size_t input_count) {
     namespace dtype = tensor::dtype;
-    signature_.name = tensor::kDefaultSignatureName;
-    signature_.inputs = {Spec("dense", dtype::kFloat, {-1, kDenseCount}),
-                         Spec("ids", dtype::kInt64, {-1, kIdCount}),
-                         Spec("words", dtype::kString, {-1})};
-    signature_.inputs.resize(input_count);
-    signature_.outputs = {Spec("score", dtype::kFloat, {-1, 1}),
-                          Spec("embedding", dtype::kFloat, {-1, kEmbeddingSize})};
+    tensor::Signature signature;
+    signature.name = tensor::kDefaultSignatureName;
+    signature.inputs = {Spec("dense", dtype::kFloat, {-1, kDenseCount}),
+                        Spec("ids", dtype::kInt64, {-1, kIdCount}),
+                        Spec("words", dtype::kString, {-1})};
+    signature.inputs.resize(input_count);
+    signature.outputs = {Spec("score", dtype::kFloat, {-1, 1}),
+                         Spec("embedding", dtype::kFloat, {-1, kEmbeddingSize})};
+    signatures_.emplace(signature.name, signature);
   }
-  const tensor::Signature& signature() const { return signature_; }
+  const tensor::Signature& signature() const { return signatures_.begin()->second; }
 
   const servable::ServableId& id() const override { return id_; }
   const tensor::SignatureMap& signatures() const override { return signatures_; }
@@ -57,8 +59,7 @@ class IdleServable final : public servable::Servable {
   }
 
   const servable::ServableId id_{"ctr", 1};
-  const tensor::SignatureMap signatures_;
-  tensor::Signature signature_;
+  tensor::SignatureMap signatures_;
 };
 
 // Makes the inputs of IdleServable, three with words and two without.

@@ -59,7 +59,11 @@ def run(arguments: Sequence[str]) -> int:
         _distribution_version("millpond"), SystemClock().wall_ns(), is_human=is_human
     )
     write_starting_line(_STDERR, line, os.environ)
-    return _reporting(partial(_serve, flags, config), is_human=is_human)
+    try:
+        return _reporting(partial(_serve, flags, config), is_human=is_human)
+    finally:
+        # A later server of this process, or a child of it, begins its own log.
+        take_unwritten_line(os.environ)
 
 
 def _reporting(serve: Callable[..., int], *, is_human: bool) -> int:

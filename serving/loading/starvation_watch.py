@@ -72,7 +72,8 @@ def no_helpers() -> Collection[int]:
 @dataclass
 class _Watched:
     helpers: Helpers
-    waited_ns_before: Mapping[int, int]
+    waited_ns_before: dict[int, int]
+    """The wait of each thread when the task began, or when the watch first saw the thread."""
     is_given_up: bool = False
     raised: dict[int, int] = field(default_factory=dict)
     """The start of each raised thread, by its id."""
@@ -134,12 +135,18 @@ class StarvationWatch:
                 with suppress(OSError):
                     self._raise(all_threads[1:], watched)
                 continue
-            waited_ns = max(
-                self._scheduler.waited_ns(one) - watched.waited_ns_before.get(one, 0)
-                for one in all_threads
-            )
+            waited_ns = max(self._waited_ns(one, watched) for one in all_threads)
             if waited_ns >= self._patience_ns:
                 self._begin_to_raise(all_threads, watched, waited_ns)
+
+    def _waited_ns(self, thread_id: int, watched: _Watched) -> int:
+        """How long the thread has waited for this task.
+
+        A thread that the watch sees first after the task's start counts from then, because it may have waited
+        for other tasks before.
+        """
+        waited_ns = self._scheduler.waited_ns(thread_id)
+        return waited_ns - watched.waited_ns_before.setdefault(thread_id, waited_ns)
 
     def _raise(self, threads: Collection[int], watched: _Watched) -> None:
         for thread_id in threads:

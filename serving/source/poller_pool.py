@@ -63,8 +63,8 @@ class PollerPool:
         # All poller threads, and the poller threads that run a poll now.
         self._threads: set[threading.Thread] = set()
         self._held_threads: set[threading.Thread] = set()
-        # True if the kernel granted no thread when one was last needed.
-        self._is_short = False
+        # True if the kernel refused a thread when one was last needed.
+        self._lacks_thread = False
         self._is_stopping = False
         self._watch = threading.Thread(target=self._run_watch, name="poller-watch", daemon=True)
         self._directories = DirectoryWatch(self.wake)
@@ -212,10 +212,10 @@ class PollerPool:
             self._was_given.notify()
         # A thread whose poll has just ended counts as free, although it does not wait for a poll yet.
         while self._free_count < self._schedule.running_count:
-            was_short, self._is_short = self._is_short, not self._start_thread()
-            if self._is_short and not was_short:
+            lacked_thread, self._lacks_thread = self._lacks_thread, not self._start_thread()
+            if self._lacks_thread and not lacked_thread:
                 _log.warning("poller_not_started", remedy=NO_THREAD_REMEDY)
-            if self._is_short:
+            if self._lacks_thread:
                 return
 
     def _start_thread(self) -> bool:
@@ -233,7 +233,7 @@ class PollerPool:
 
     def _wait(self) -> None:
         now_ns, due_ns = self._clock.now_ns(), self._schedule.next_due_ns()
-        if self._is_short:
+        if self._lacks_thread:
             retry_ns = now_ns + round(RETRY_SECONDS * NS_PER_SECOND)
             due_ns = retry_ns if due_ns is None else min(due_ns, retry_ns)
         if self._is_stopping or (due_ns is not None and due_ns <= now_ns):

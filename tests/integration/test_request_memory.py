@@ -355,9 +355,10 @@ def tight_server(
     server = start_module_server(
         model_name="hungry",
         base_path=base_path,
-        request_memory_bytes=64 * KIB,
+        # Far above a reply to /metrics, which counts (120 KB) a moment longer than its client reads.
+        request_memory_bytes=512 * KIB,
         run_memory_bytes=4 * MIB,
-        max_request_bytes=128 * KIB,
+        max_request_bytes=1 * MIB,
     )
     server.wait_until_available("hungry", 1)
     return server
@@ -370,7 +371,7 @@ def test_a_message_beyond_the_budget_is_refused(tight_server: ModelServer) -> No
             x = np.zeros(count, np.float32)
             return caller.outputs("hungry", {"x": x}, signature_name="echo")
 
-        code, message = refusal(lambda: ask_for(25_000))
+        code, message = refusal(lambda: ask_for(200_000))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "--request_memory_bytes" in message
         assert ask_for(1_000)["y"].tolist() == [1_000]
@@ -379,4 +380,4 @@ def test_a_message_beyond_the_budget_is_refused(tight_server: ModelServer) -> No
 
 def test_a_body_above_its_flag_is_refused(tight_server: ModelServer) -> None:
     assert ask(tight_server, b'{"inputs":[1,0]}' + b" " * 900)[0] == 200
-    assert ask(tight_server, b'{"inputs":[1,0]}' + b" " * 128 * KIB)[0] == 413
+    assert ask(tight_server, b'{"inputs":[1,0]}' + b" " * MIB)[0] == 413

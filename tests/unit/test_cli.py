@@ -216,7 +216,9 @@ def test_cli_serve_refuses_other_tensorflow(
 ):
     monkeypatch.setattr(serve, "installed_package", lambda: Package("tensorflow", "2.20.1"))
     arguments = ["--model_base_path=/m", "--log_format=human", "--port=0"]
+    before = dict(os.environ)
     assert main(["serve", *arguments]) == 1
+    assert dict(os.environ) == before
     assert "pip install 'tensorflow>=2.21,<2.22'" in capsys.readouterr().err
 
 

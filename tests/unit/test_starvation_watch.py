@@ -89,10 +89,22 @@ def test_helper_started_during_task_is_raised_with_it() -> None:
     watch, helpers = Watch(), list[int]()
     with watch.patience.watched(1, lambda: helpers):
         helpers.append(7)
+        watch.patience.look()
         watch.scheduler.waited_by[7] = 2 * SECOND_NS
         watch.patience.look()
     assert watch.scheduler.raised == [1, 7]
     assert watch.priority.lowered == [1, 7]
+
+
+def test_helper_has_no_waits_of_other_tasks() -> None:
+    watch, helpers = Watch(), list[int]()
+    with watch.patience.watched(1, lambda: helpers):
+        watch.scheduler.waited_by[7] = 100 * SECOND_NS
+        helpers.append(7)
+        watch.patience.look()
+        watch.scheduler.waited_by[7] = 102 * SECOND_NS - 1
+        watch.patience.look()
+    assert watch.scheduler.raised == []
 
 
 def test_end_of_one_task_leaves_shared_helper_raised() -> None:
