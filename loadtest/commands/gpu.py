@@ -12,7 +12,7 @@ It takes about 4 minutes on a GPU machine with the models made ahead (`--models 
 import argparse
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -35,13 +35,14 @@ from loadtest.drive.accelerated_pair import (
     halves_of_cores,
     keep_to_client_cores,
 )
-from loadtest.drive.demo_model import demo_directory, prepare_model
-from loadtest.drive.dense_model import KINDS, prepare_dense_model
+from loadtest.drive.demo_model import MODEL_NAME, DemoModel, demo_directory, prepare_model
+from loadtest.drive.dense_model import KINDS, dense_base_path, prepare_dense_model
+from loadtest.measure.accelerator_dense import measure_dense
 from loadtest.measure.accelerator_parts import (
     Bench,
     Figures,
+    Say,
     measure_alone,
-    measure_dense,
     measure_equality,
     measure_rates,
 )
@@ -61,6 +62,13 @@ from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
 
 _MANY, _ZIPF, _NONE = "many", "zipf", "none"
 _DEFAULT_PARTS = ("equality", "alone", "rates", "swap", "rollback", "neighbours", "dense")
+_CTR = {MODEL_NAME}
+_MODELS_OF: Mapping[str, Collection[str]] = {
+    **dict.fromkeys(("equality", "alone", "rates", "swap", "rollback", _MANY), _CTR),
+    "neighbours": {*_CTR, "mlp"},
+    "dense": set(KINDS),
+    _ZIPF: {_ZIPF},
+}
 _CORES_PER_GENERATOR = 4
 _FAILURES = (MillpondError, OSError, subprocess.SubprocessError, grpc.RpcError, ValueError)
 
@@ -176,11 +184,10 @@ def _run(parsed: argparse.Namespace) -> int:
                 library_path=parsed.library_path,
                 cores=server_cores,
             ),
-            ctr=prepare_model(directory, parsed.table_rows, console.print),
+            ctr=DemoModel.below(directory, parsed.table_rows),
             table_rows=parsed.table_rows,
             dense={
-                kind: prepare_dense_model(directory, kind, parsed.dense_parameters, console.print)
-                for kind in KINDS
+                kind: dense_base_path(directory, kind, parsed.dense_parameters) for kind in KINDS
             },
             rows=parsed.rows,
             dense_rows=parsed.dense_rows,
@@ -189,7 +196,8 @@ def _run(parsed: argparse.Namespace) -> int:
             clock=clock,
             say=console.print,
         )
-        zipf = _zipf_settings(parsed, directory, console)
+        zipf = _zipf_settings(parsed, directory)
+        _prepare_models(parsed, directory, console.print)
         keep_to_client_cores(client_cores)
         parts = measured(_parts(bench, parsed, zipf), parsed.parts, clock, console)
     report = {"accelerator": parsed.accelerator, "parts": parts, "machine": machine()}
@@ -199,9 +207,25 @@ def _run(parsed: argparse.Namespace) -> int:
     return 1 if any(map(fault_count, parts.values())) else 0
 
 
-def _zipf_settings(parsed: argparse.Namespace, directory: Path, console: Console) -> ZipfSettings:
+def models_of(parts: Sequence[str]) -> Collection[str]:
+    """The models that the parts need; all models if there is no part."""
+    return set().union(*(_MODELS_OF[part] for part in parts or _MODELS_OF))
+
+
+def _prepare_models(parsed: argparse.Namespace, directory: Path, say: Say) -> None:
+    needed = models_of(parsed.parts)
+    if MODEL_NAME in needed:
+        prepare_model(directory, parsed.table_rows, say)
+    for kind in KINDS:
+        if kind in needed:
+            prepare_dense_model(directory, kind, parsed.dense_parameters, say)
+    if _ZIPF in needed:
+        prepare_dense_model(directory, "mlp", parsed.zipf_parameters, say)
+
+
+def _zipf_settings(parsed: argparse.Namespace, directory: Path) -> ZipfSettings:
     return ZipfSettings(
-        base_path=prepare_dense_model(directory, "mlp", parsed.zipf_parameters, console.print),
+        base_path=dense_base_path(directory, "mlp", parsed.zipf_parameters),
         model_count=parsed.zipf_models,
         memory_bytes=parsed.zipf_memory_bytes,
         rate_per_second=parsed.zipf_rate,

@@ -23,6 +23,7 @@ _START_SECONDS = 120
 _LOAD_SECONDS = 240
 # Enough requests wait in every model's queue to fill the largest program, and no model holds all request threads.
 _IN_FLIGHT_MAX = 512
+_NOT_AUTOTUNED = "not-autotuned"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Machine:
 
     `library_path` is LD_LIBRARY_PATH of the server with the accelerator; "": as it is. `cores` are the servers',
     and the clients have the others; (): all have all. `memory_bytes` is the most of the accelerator's memory; 0: as
-    much as it has.
+    much as it has. If it does not `autotune`, its programs are kept apart from those that are autotuned.
     """
 
     accelerator: str
@@ -48,6 +49,7 @@ class Machine:
     library_path: str = ""
     cores: Sequence[int] = ()
     memory_bytes: int = 0
+    autotunes: bool = True
 
     def server_flags(self, name: str) -> dict[str, object]:
         """The arguments of ModelServer for the server of that name."""
@@ -62,6 +64,9 @@ class Machine:
             "accelerator_memory_bytes": self.memory_bytes,
             "start_timeout_seconds": _START_SECONDS,
         }
+        if not self.autotunes:
+            flags["accelerator_autotuning_seconds"] = 0
+            flags["accelerator_cache_directory"] = self.cache_directory / _NOT_AUTOTUNED
         if self.library_path:
             flags["environment"] = {"LD_LIBRARY_PATH": self.library_path}
         return flags

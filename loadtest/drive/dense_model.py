@@ -28,11 +28,16 @@ _WIDTH_STEP = 64
 _BLOCK_SQUARES = 12
 
 
+def dense_base_path(directory: Path, kind: str, parameter_count: int) -> Path:
+    """The base path of the model below `directory`, also before its export."""
+    return directory / f"{kind}-{parameter_count}"
+
+
 def prepare_dense_model(
     directory: Path, kind: str, parameter_count: int, say: Callable[[str], None]
 ) -> Path:
     """Exports the model if it does not exist yet, and returns its base path. Raises InvalidConfig."""
-    base_path = directory / f"{kind}-{parameter_count}"
+    base_path = dense_base_path(directory, kind, parameter_count)
     if (base_path / "1").exists():
         say(f"{kind} was exported before")
         return base_path

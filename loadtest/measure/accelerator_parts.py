@@ -24,7 +24,6 @@ from loadtest.measure.closed_rates import closed_rate
 from loadtest.measure.latency import figures
 from loadtest.measure.outcome_figures import error_messages
 from loadtest.plan.ctr_load import CtrLoad
-from loadtest.plan.dense_load import OUTPUT, DenseLoad, dense_inputs
 from loadtest.plan.loops import ClosedLoop
 from loadtest.plan.plan import PlanSource
 from loadtest.plan.wrong_replies import wrong_replies_json
@@ -75,7 +74,8 @@ class Bench:
         self, server: ModelServer, load: PlanSource, rows: int, in_flight: int = _IN_FLIGHT
     ) -> Figures:
         """Measures requests and rows per second of a server in closed loop."""
-        share = self.generators
+        # A generator has a request in flight at least.
+        share = min(self.generators, in_flight)
         channels = min(_CHANNELS, in_flight)
         loop = ClosedLoop(rows, max(channels // share, 1), max(in_flight // share, 1))
         rate = closed_rate(server.target, load, loop, share, self.seconds, self.clock)
@@ -177,28 +177,3 @@ def measure_rates(bench: Bench) -> Figures:
         each["wrong_answers"] for of_rows in shown.values() for each in of_rows.values()
     )
     return {"rows": shown, "wrong_answers": wrong_count}
-
-
-def measure_dense(bench: Bench) -> Figures:
-    """Requests per second of each dense model, and the largest difference of an answer."""
-    models = {kind: ServedModel(path, {}) for kind, path in bench.dense.items()}
-    shown: dict[str, Any] = {}
-    for kind, model in models.items():
-        bench.say(f"{kind} on both")
-        with bench.both({kind: model}) as servers:
-            load = DenseLoad(kind, bench.dense_rows)
-            shown[kind] = {
-                n: bench.rate(s, load, bench.dense_rows, DENSE_IN_FLIGHT)
-                for n, s in servers.items()
-            }
-            shown[kind] |= _dense_difference(bench, servers, kind)
-    return {"request_rows": bench.dense_rows, "models": shown}
-
-
-def _dense_difference(bench: Bench, servers: Mapping[str, ModelServer], kind: str) -> Figures:
-    inputs = dense_inputs(1, bench.dense_rows)
-    answers = {}
-    for name, server in servers.items():
-        with Client(server.target) as client:
-            answers[name] = client.predict(kind, inputs).outputs[OUTPUT]
-    return {"difference_max": largest_difference(answers[ACCELERATOR], answers[CPU])}

@@ -29,14 +29,15 @@ from loadtest.plan.arrivals import poisson
 from loadtest.plan.dense_load import DenseLoad
 from loadtest.plan.plan import Outcome, Reply
 from loadtest.plan.wrong_replies import wrong_replies_json
-from serving.base.errors import StatusCode
+from serving.base.clock import Clock, seconds_since
+from serving.base.errors import StatusCode, Unavailable
 from serving.base.protos import predict_pb2
 from serving.server.model_server import ModelServer
 
 _SHARE = 0.5
 _SWAP_INTERVAL_SECONDS = 4
 _ROLLBACK_COUNT = 20
-_LOAD_SECONDS = 240
+_LOAD_SECONDS = 400
 # One rollback after so many swaps.
 _SWAPS_PER_ROLLBACK = 10
 _MANY_RATE_PER_SECOND = 500
@@ -161,6 +162,7 @@ def measure_many_swaps(bench: Bench, swaps: int, rows: int) -> Figures:
                 late_count += int(sum(found["is_late"]))
             if version > 2:
                 series.remove(version - 2)
+            check_plan_lasts(generator.started_ns, seconds, bench.clock)
         outcome = generator.stop()
         check_on_accelerator(server, [MODEL_NAME])
     wrong_count = load.wrong_count(outcome, content_of)
@@ -172,6 +174,15 @@ def measure_many_swaps(bench: Bench, swaps: int, rows: int) -> Figures:
         "request_count": len(outcome.codes),
         **answer_figures([outcome], wrong_count, wrong_replies),
     }
+
+
+def check_plan_lasts(started_ns: int, seconds: float, clock: Clock) -> None:
+    """Raises Unavailable if a plan of `seconds` has ended: swaps without requests would lose none."""
+    if seconds_since(clock, started_ns) >= seconds:
+        raise Unavailable(
+            f"the requests of {seconds:g} s have ended before the swaps, which take longer than "
+            f"{_PLANNED_SWAP_SECONDS} s each"
+        )
 
 
 def measure_neighbours(bench: Bench, rows: int) -> Figures:

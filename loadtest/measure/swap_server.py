@@ -10,8 +10,9 @@ from loadtest.measure.swaps import Swap
 from loadtest.measure.timeline import SwapSpans
 from serving.base.errors import Unavailable
 
-SWAP_TIMEOUT_SECONDS = 120
-"""Enough for a version of 500 MB from a cold disk, at idle priority beside a load."""
+SWAP_TIMEOUT_SECONDS = 400
+"""Enough for a version of 500 MB from a cold disk, at idle priority beside a load, and for all the time that a load
+may autotune."""
 
 
 @dataclass(frozen=True, kw_only=True)

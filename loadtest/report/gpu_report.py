@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from loadtest.drive.accelerated_pair import ACCELERATOR, CPU
+from loadtest.measure.accelerator_dense import NOT_AUTOTUNED, in_flight_of
 from loadtest.measure.accelerator_parts import DIFFERENCE_MAX
 from loadtest.report.tables import number
 
@@ -95,11 +96,23 @@ def _neighbours(part: Part) -> Iterator[_Row]:
 
 def _dense(part: Part) -> Iterator[_Row]:
     for kind, shown in part["models"].items():
-        yield _rate(
-            f"{kind}, requests/s of {part['request_rows']} rows",
-            shown,
-            f"difference {shown['difference_max']:.1e}",
-        )
+        title = f"{kind} of {part['request_rows']} rows"
+        yield from _dense_rates(title, shown)
+        compiled = (f"{shown[name]['compile_seconds']:g}" for name in (ACCELERATOR, NOT_AUTOTUNED))
+        yield f"{title}, stage compile, s", "", next(compiled), f"not autotuned {next(compiled)}"
+        yield f"{title}, largest difference", "", f"{shown['difference_max']:.1e}", ""
+
+
+def _dense_rates(title: str, shown: Mapping[str, Any]) -> Iterator[_Row]:
+    """The rates by the requests in flight; the CPU's at the most that it has in flight."""
+    for in_flight, there in shown[ACCELERATOR]["rates"].items():
+        few = str(in_flight_of(CPU, int(in_flight)))
+        rates = {CPU: shown[CPU]["rates"][few], ACCELERATOR: there}
+        untuned = shown[NOT_AUTOTUNED]["rates"][in_flight]["requests_per_second"]
+        remark = f"not autotuned {untuned:,.0f}"
+        if few != in_flight:
+            remark += f", CPU: {few} in flight"
+        yield _rate(f"{title}, requests/s, {in_flight} in flight", rates, remark)
 
 
 def _many(part: Part) -> Iterator[_Row]:

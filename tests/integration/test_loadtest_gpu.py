@@ -45,7 +45,9 @@ def test_gpu_measures_both_servers_in_all_parts(tmp_path: Path):
     for name in ("cpu", "accelerator"):
         assert parts["alone"]["rows"]["9"][name]["p50_ms"] > 0
         assert parts["rates"]["rows"]["9"][name]["rows_per_second"] > 0
-        assert parts["dense"]["models"]["transformer"][name]["requests_per_second"] > 0
+        rates = parts["dense"]["models"]["transformer"][name]["rates"]
+        assert set(rates) == ({"1", "8"} if name == "cpu" else {"1", "32", "256"})
+        assert all(rate["requests_per_second"] > 0 for rate in rates.values())
         assert parts["neighbours"][name]["busy_low"]["busy_answered_per_second"] > 0
         assert parts["swap"][name]["windows_all"]["swap"]["count"] > 0
     assert all(ms > 0 for ms in parts["rollback"]["upload_ms"].values())

@@ -2,21 +2,24 @@
 
 import argparse
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from loadtest.commands.gpu import measured, part_names
+from loadtest.commands.gpu import measured, models_of, part_names
 from loadtest.drive.accelerated_pair import ACCELERATOR, CPU, Machine, halves_of_cores
 from loadtest.drive.dense_model import width_of
+from loadtest.measure.accelerator_dense import NOT_AUTOTUNED
 from loadtest.measure.accelerator_parts import DIFFERENCE_MAX, largest_difference
-from loadtest.measure.accelerator_swaps import outcome_of_answers
+from loadtest.measure.accelerator_swaps import check_plan_lasts, outcome_of_answers
 from loadtest.plan.plan import Reply
 from loadtest.report.gpu_report import fault_count, gpu_table
 from serving.base.clock import SystemClock
 from serving.base.errors import Unavailable
+from tests.unit.fakes.clocks import FakeClock
 
 
 def text_of(parts: dict[str, Any]) -> str:
@@ -78,6 +81,47 @@ def test_gpu_table_shows_models_that_come_and_go():
     assert "31.5" not in text_of({"zipf": {**part, "back_ms_p50": None}})
 
 
+def test_gpu_dense_shows_what_autotuning_gives():
+    def rates(**by_in_flight: float) -> dict[str, Any]:
+        each = {n[1:]: {"requests_per_second": rate} for n, rate in by_in_flight.items()}
+        return {"rates": each, "compile_seconds": 2.5}
+
+    model = {
+        CPU: rates(_1=2, _8=15),
+        ACCELERATOR: rates(_1=900, _32=3_620),
+        NOT_AUTOTUNED: rates(_1=300, _32=720),
+        "difference_max": 3e-7,
+    }
+    text = text_of({"dense": {"request_rows": 32, "models": {"mlp": model}}})
+    assert "450.00 times, not autotuned 300 " in text
+    assert "241.33 times, not autotuned 720, CPU: 8 in flight" in text
+    assert "3.0e-07" in text
+
+
+def test_gpu_plan_that_ends_before_swaps_fails():
+    clock = FakeClock()
+    started_ns = clock.now_ns()
+    clock.advance(9)
+    check_plan_lasts(started_ns, 10, clock)
+    clock.advance(1)
+    with pytest.raises(Unavailable, match="ended before the swaps"):
+        check_plan_lasts(started_ns, 10, clock)
+
+
+@pytest.mark.parametrize(
+    ("parts", "models"),
+    [
+        (["alone", "many"], {"ctr"}),
+        (["neighbours"], {"ctr", "mlp"}),
+        (["dense"], {"mlp", "transformer"}),
+        (["zipf"], {"zipf"}),
+        ([], {"ctr", "mlp", "transformer", "zipf"}),
+    ],
+)
+def test_gpu_parts_export_only_their_models(parts: list[str], models: set[str]):
+    assert models_of(parts) == models
+
+
 def test_gpu_answers_of_other_shapes_are_refused():
     with pytest.raises(Unavailable, match=r"\(2,\)"):
         largest_difference(np.zeros(2), np.zeros((2, 1)))
@@ -103,6 +147,9 @@ def test_gpu_server_flags_are_the_accelerators(tmp_path: Any):
     flags = machine.server_flags(ACCELERATOR)
     assert (flags["accelerator"], flags["accelerator_rows"]) == ("cuda", "1,8")
     assert flags["environment"] == {"LD_LIBRARY_PATH": "/lib"}
+    plain = replace(machine, autotunes=False).server_flags(ACCELERATOR)
+    assert plain["accelerator_autotuning_seconds"] == 0
+    assert plain["accelerator_cache_directory"] != flags["accelerator_cache_directory"]
     assert list(flags["command"])[:3] == ["taskset", "-c", "0,1"]  # type: ignore[call-overload]
 
 
