@@ -71,16 +71,13 @@ class Topology {
 
   // Returns what sort of device it is, like "NVIDIA H200".
   base::StatusOr<std::string> DeviceKind() const {
-    constexpr char kDoing[] = "looking at a described device";
     MILLPOND_PJRT_ARGS(PJRT_TopologyDescription_GetDeviceDescriptions, devices);
     devices.topology = topology_;
-    MILLPOND_RETURN_IF_PJRT_ERROR(
-        api_, api_->PJRT_TopologyDescription_GetDeviceDescriptions(&devices), kDoing);
+    MILLPOND_RETURN_IF_PJRT_ERROR(api_,
+                                  api_->PJRT_TopologyDescription_GetDeviceDescriptions(&devices),
+                                  "looking at a described device");
     if (devices.num_descriptions == 0) return base::NotFound("the topology has no device");
-    MILLPOND_PJRT_ARGS(PJRT_DeviceDescription_Kind, kind);
-    kind.device_description = devices.descriptions[0];
-    MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_DeviceDescription_Kind(&kind), kDoing);
-    return std::string(kind.device_kind, kind.device_kind_size);
+    return KindOf(api_, devices.descriptions[0]);
   }
 
   base::StatusOr<std::string> Compile(std::string_view hlo) const {
@@ -131,9 +128,11 @@ class TopologyCompiler final : public AheadCompiler {
 }  // namespace
 
 base::StatusOr<std::shared_ptr<const AheadCompiler>> AheadCompiler::Open(
-    const Plugin& plugin, const std::string& topology) {
+    const Plugin& plugin, const std::string& topology, float memory_fraction) {
   if (topology.empty()) {
-    const auto accelerators = Accelerator::MakeAll(plugin, {});
+    AcceleratorOptions options;
+    options.memory_fraction = memory_fraction;
+    const auto accelerators = Accelerator::MakeAll(plugin, options);
     if (!accelerators.ok()) {
       return base::Status(accelerators.status().code(),
                           accelerators.status().message() + kWithoutDevice);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "native/base/status.h"
+#include "native/pjrt/accelerator.h"
 #include "native/pjrt/plugin.h"
 
 namespace millpond::pjrt {
@@ -19,10 +20,12 @@ class AheadCompiler {
  public:
   // Makes a compiler for the device that `topology` describes in the plugin's own words. For CUDA's
   // plugin these are a stream_executor.GpuTargetConfigProto as text. Without it, the first
-  // accelerator of this machine is opened. Returns UNIMPLEMENTED if the plugin compiles for no
-  // device that is not there, and the plugin's error if it does not understand `topology`.
-  static base::StatusOr<std::shared_ptr<const AheadCompiler>> Open(const Plugin& plugin,
-                                                                   const std::string& topology);
+  // accelerator of this machine is opened, and trials take `memory_fraction` of its memory at most.
+  // Returns UNIMPLEMENTED if the plugin compiles for no device that is not there, and the plugin's
+  // error if it does not understand `topology`.
+  static base::StatusOr<std::shared_ptr<const AheadCompiler>> Open(
+      const Plugin& plugin, const std::string& topology,
+      float memory_fraction = AcceleratorOptions().memory_fraction);
   virtual ~AheadCompiler() = default;
 
   // Accelerator::target of the accelerators that it compiles for.

@@ -16,6 +16,14 @@ std::vector<PJRT_NamedValue> CudaOptions(float memory_fraction) {
 
 }  // namespace
 
+base::StatusOr<std::string> KindOf(const Api& api, PJRT_DeviceDescription* description) {
+  MILLPOND_PJRT_ARGS(PJRT_DeviceDescription_Kind, kind);
+  kind.device_description = description;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api, api->PJRT_DeviceDescription_Kind(&kind),
+                                "asking what sort of device it is");
+  return std::string(kind.device_kind, kind.device_kind_size);
+}
+
 base::StatusOr<std::shared_ptr<const Client>> Client::Make(const Plugin& plugin,
                                                            float memory_fraction) {
   const Api& api = plugin.api();
@@ -69,11 +77,7 @@ base::StatusOr<PJRT_DeviceDescription*> Client::DescriptionOf(PJRT_Device* devic
 base::StatusOr<std::string> Client::KindOf(PJRT_Device* device) const {
   const base::StatusOr<PJRT_DeviceDescription*> description = DescriptionOf(device);
   if (!description.ok()) return description.status();
-  MILLPOND_PJRT_ARGS(PJRT_DeviceDescription_Kind, kind);
-  kind.device_description = description.value();
-  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_DeviceDescription_Kind(&kind),
-                                "asking for a device of " + description_);
-  return std::string(kind.device_kind, kind.device_kind_size);
+  return pjrt::KindOf(api_, description.value());
 }
 
 base::Status Client::Pin(char* data, size_t bytes) const {

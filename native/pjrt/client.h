@@ -12,6 +12,9 @@
 
 namespace millpond::pjrt {
 
+// Returns what sort of device is described, like "NVIDIA H200".
+base::StatusOr<std::string> KindOf(const Api& api, PJRT_DeviceDescription* description);
+
 // The connection to all accelerators of this machine that a plugin finds.
 //
 // Thread: any number at once. Owner: a shared pointer of each accelerator.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 namespace millpond::pjrt {
 namespace {
@@ -86,43 +87,54 @@ base::Status Write(const std::string& path, std::string_view header, std::string
 
 }  // namespace
 
-base::StatusOr<std::unique_ptr<Executable>> ExecutableCache::FindOrCompile(
-    const Accelerator& accelerator, std::string_view hlo) const {
+base::StatusOr<FoundProgram> ExecutableCache::FindOrCompile(const Accelerator& accelerator,
+                                                            std::string_view hlo) const {
   const bool autotunes = accelerator.autotunes();
-  if (directory_.empty()) return accelerator.Compile(hlo, autotunes);
   std::string header = Header(accelerator.target(), hlo);
   std::unique_ptr<Executable> found = Find(accelerator, header);
-  if (found == nullptr && !autotunes) {
-    // Beside the file of an autotuned program, which a later start may make.
+  if (found != nullptr) return FoundProgram{std::move(found), true};
+  if (!autotunes) {
+    // Beside the file of an autotuned program, which another process or a later start may make.
     header = Header(accelerator.target() + ", not autotuned", hlo);
     found = Find(accelerator, header);
+    if (found != nullptr) return FoundProgram{std::move(found), false};
   }
-  if (found != nullptr) return found;
-  const std::string path = PathOf(directory_, header);
   base::StatusOr<std::unique_ptr<Executable>> compiled = accelerator.Compile(hlo, autotunes);
-  if (!compiled.ok()) return compiled;
-  const base::StatusOr<std::string> serialized = compiled.value()->Serialize();
-  // A file that cannot be written costs the next load a compilation, and is no error of this one.
-  if (serialized.ok()) static_cast<void>(Write(path, header, serialized.value()));
-  return compiled;
+  if (!compiled.ok()) return compiled.status();
+  Keep(header, *compiled.value());
+  return FoundProgram{std::move(compiled.value()), autotunes};
+}
+
+bool ExecutableCache::HasAutotuned(const Accelerator& accelerator, std::string_view hlo) const {
+  const std::string header = Header(accelerator.target(), hlo);
+  return !directory_.empty() && Read(PathOf(directory_, header), header).has_value();
+}
+
+// A file that cannot be written costs the next load a compilation, and is no error of this one.
+void ExecutableCache::Keep(std::string_view header, const Executable& executable) const {
+  if (directory_.empty()) return;
+  const base::StatusOr<std::string> serialized = executable.Serialize();
+  if (!serialized.ok()) return;
+  static_cast<void>(Write(PathOf(directory_, header), header, serialized.value()));
 }
 
 // Returns the executable in the file with this header; null if none can be loaded.
 std::unique_ptr<Executable> ExecutableCache::Find(const Accelerator& accelerator,
                                                   std::string_view header) const {
+  if (directory_.empty()) return nullptr;
   const std::optional<std::string> cached = Read(PathOf(directory_, header), header);
   if (!cached.has_value()) return nullptr;
   auto loaded = accelerator.LoadExecutable(*cached);
   return loaded.ok() ? std::move(loaded.value()) : nullptr;
 }
 
-base::Status ExecutableCache::Fill(const AheadCompiler& compiler, std::string_view hlo) const {
+Filled ExecutableCache::Fill(const AheadCompiler& compiler, std::string_view hlo) const {
   const std::string header = Header(compiler.target(), hlo);
   const std::string path = PathOf(directory_, header);
   if (Read(path, header)) return {};
   const base::StatusOr<std::string> executable = compiler.Compile(hlo);
-  if (!executable.ok()) return executable.status();
-  return Write(path, header, executable.value());
+  if (!executable.ok()) return {executable.status(), {}};
+  return {{}, Write(path, header, executable.value())};
 }
 
 }  // namespace millpond::pjrt

@@ -11,6 +11,18 @@
 
 namespace millpond::pjrt {
 
+// The executable of a program.
+struct FoundProgram {
+  std::unique_ptr<Executable> executable;
+  bool is_autotuned = true;  // false if it was compiled for a GPU without autotuning
+};
+
+// The errors of one program that is compiled into a cache.
+struct Filled {
+  base::Status compiled;
+  base::Status written;  // the file's error
+};
+
 // Executables on disk, so that a version whose graph was compiled before is only an upload.
 //
 // A file holds the accelerator's target and the program that it was compiled from, and both
@@ -27,15 +39,17 @@ class ExecutableCache {
   // Returns the executable of `hlo`, loaded or compiled, or the error of the compilation. An
   // executable that was compiled without autotuning is not loaded while `accelerator` autotunes, so
   // a program that a start needs is autotuned.
-  base::StatusOr<std::unique_ptr<Executable>> FindOrCompile(const Accelerator& accelerator,
-                                                            std::string_view hlo) const;
+  base::StatusOr<FoundProgram> FindOrCompile(const Accelerator& accelerator,
+                                             std::string_view hlo) const;
+  // Says whether the file of `hlo` is there, other than one without autotuning.
+  bool HasAutotuned(const Accelerator& accelerator, std::string_view hlo) const;
 
-  // Compiles `hlo` into the cache, unless it is there. Returns the error of the compilation, or of
-  // the file that cannot be written.
-  base::Status Fill(const AheadCompiler& compiler, std::string_view hlo) const;
+  // Compiles `hlo` into the cache, unless it is there.
+  Filled Fill(const AheadCompiler& compiler, std::string_view hlo) const;
 
  private:
   std::unique_ptr<Executable> Find(const Accelerator& accelerator, std::string_view header) const;
+  void Keep(std::string_view header, const Executable& executable) const;
 
   const std::string directory_;
 };

@@ -71,21 +71,27 @@ class PySavedModelLoad {
     return ValueOrThrow(WithoutGil([&] { return load_->CompileAhead(rules, compiler, cache); }));
   }
 
+  std::vector<nb::bytes> UntunedPrograms(const pjrt::Accelerator::List& accelerators,
+                                         std::vector<int64_t> rows, std::string cache_directory,
+                                         const std::string& tables, int64_t memory_bytes_max,
+                                         bool is_needed) {
+    const tf::AcceleratorUse use =
+        UseOf(accelerators, std::move(rows), std::move(cache_directory), tables, memory_bytes_max,
+              /*is_low=*/false, is_needed);
+    const auto programs = ValueOrThrow(WithoutGil([&] { return load_->UntunedPrograms(use); }));
+    std::vector<nb::bytes> bytes;
+    for (const std::string& program : programs) bytes.emplace_back(program.data(), program.size());
+    return bytes;
+  }
+
   std::vector<tf::AcceleratedSignature> UseAccelerator(const pjrt::Accelerator::List& accelerators,
                                                        std::vector<int64_t> rows,
                                                        std::string cache_directory,
                                                        const std::string& tables,
                                                        int64_t memory_bytes_max, bool is_low,
                                                        bool is_needed) {
-    tf::AcceleratorUse use;
-    use.accelerators.assign(accelerators.begin(), accelerators.end());
-    use.rows = std::move(rows);
-    use.cache_directory = std::move(cache_directory);
-    use.only_if_worth = !is_needed;
-    use.tables = TablePlaceOf(tables);
-    use.memory_bytes_max = memory_bytes_max;
-    use.is_low = is_low;
-    use.is_needed = is_needed;
+    const tf::AcceleratorUse use = UseOf(accelerators, std::move(rows), std::move(cache_directory),
+                                         tables, memory_bytes_max, is_low, is_needed);
     return ValueOrThrow(WithoutGil([&] { return load_->UseAccelerator(use); }));
   }
 
@@ -132,6 +138,22 @@ class PySavedModelLoad {
   void SetRestoreTarget(double seconds) { load_->SetRestoreTarget(seconds); }
 
  private:
+  static tf::AcceleratorUse UseOf(const pjrt::Accelerator::List& accelerators,
+                                  std::vector<int64_t> rows, std::string cache_directory,
+                                  const std::string& tables, int64_t memory_bytes_max, bool is_low,
+                                  bool is_needed) {
+    tf::AcceleratorUse use;
+    use.accelerators.assign(accelerators.begin(), accelerators.end());
+    use.rows = std::move(rows);
+    use.cache_directory = std::move(cache_directory);
+    use.only_if_worth = !is_needed;
+    use.tables = TablePlaceOf(tables);
+    use.memory_bytes_max = memory_bytes_max;
+    use.is_low = is_low;
+    use.is_needed = is_needed;
+    return use;
+  }
+
   std::unique_ptr<VersionLoad> load_;  // null only in the destructor
 };
 
@@ -336,6 +358,9 @@ void RegisterServable(nb::module_& module) {
       .def("tables_without_value", &Load::Get<&VersionLoad::TablesWithoutValue>)
       .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
       .def("analyze_rows", &Load::Run<&VersionLoad::AnalyzeRows>)
+      .def("untuned_programs", &Load::UntunedPrograms, nb::arg("accelerators"), nb::arg("rows"),
+           nb::arg("cache_directory"), nb::arg("tables"), nb::arg("memory_bytes_max"),
+           nb::arg("is_needed"))
       .def("use_accelerator", &Load::UseAccelerator, nb::arg("accelerators"), nb::arg("rows"),
            nb::arg("cache_directory"), nb::arg("tables"), nb::arg("memory_bytes_max"),
            nb::arg("is_low"), nb::arg("is_needed"))

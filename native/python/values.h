@@ -194,6 +194,7 @@ struct ValueClass<tf::AcceleratedSignature> {
                                              Field{"reason", &Value::reason},
                                              Field{"host_ops", &Value::host_ops},
                                              Field{"host_tables", &Value::host_tables},
+                                             Field{"untuned_rows", &Value::untuned_rows},
                                              Field{"sizes", &Value::sizes}};
 };
 

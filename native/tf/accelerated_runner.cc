@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "native/base/giving_way.h"
@@ -28,14 +29,16 @@ pjrt::HostTensor AsHostTensor(const Tensor& tensor) {
   return {BufferType(tensor.dtype()), {sizes.begin(), sizes.end()}, data.data(), data.size()};
 }
 
-// Compiles the programs of one signature, by their rows, and adds them to `*program`.
+// Compiles the programs of one signature, by their rows, and adds them to `*program`. Adds the rows
+// of those without autotuning to `*untuned_rows`.
 Status Compile(const std::map<int64_t, std::string>& hlo_by_rows,
                const pjrt::ExecutableCache& cache, const pjrt::Accelerator& accelerator,
-               pjrt::RowProgram* program) {
+               pjrt::RowProgram* program, std::set<int64_t>* untuned_rows) {
   for (const auto& [rows, hlo] : hlo_by_rows) {
-    auto executable = cache.FindOrCompile(accelerator, hlo);
-    if (!executable.ok()) return executable.status();
-    MILLPOND_RETURN_IF_ERROR(program->AddSize(rows, std::move(executable.value())));
+    auto found = cache.FindOrCompile(accelerator, hlo);
+    if (!found.ok()) return found.status();
+    if (!found.value().is_autotuned) untuned_rows->insert(rows);
+    MILLPOND_RETURN_IF_ERROR(program->AddSize(rows, std::move(found.value().executable)));
   }
   return {};
 }
@@ -58,17 +61,21 @@ int64_t RoomBytes(const AcceleratorUse& use) {
 using Parameters = std::vector<std::shared_ptr<pjrt::DeviceParameters>>;
 
 // Compiles the programs of a signature for each accelerator, and adds the nodes of the host part to
-// the session.
+// the session. Notes in `*draft` which programs are not autotuned.
 StatusOr<std::vector<std::unique_ptr<pjrt::RowProgram>>> CompilePrograms(
-    const SignatureDraft& draft, const pjrt::ExecutableCache& cache, const Parameters& parameters,
-    const std::vector<size_t>& parameter_indices, tensorflow::Session* session) {
+    const pjrt::ExecutableCache& cache, const Parameters& parameters,
+    const std::vector<size_t>& parameter_indices, tensorflow::Session* session,
+    SignatureDraft* draft_of) {
+  SignatureDraft& draft = *draft_of;
+  std::set<int64_t> untuned_rows;
   std::vector<std::unique_ptr<pjrt::RowProgram>> programs;
   for (const auto& replica : parameters) {
     programs.push_back(std::make_unique<pjrt::RowProgram>(
         replica, parameter_indices, draft.inputs, draft.outputs, draft.split.needs_exact_rows));
-    MILLPOND_RETURN_IF_ERROR(
-        Compile(draft.hlo_by_rows, cache, *replica->accelerator(), programs.back().get()));
+    MILLPOND_RETURN_IF_ERROR(Compile(draft.hlo_by_rows, cache, *replica->accelerator(),
+                                     programs.back().get(), &untuned_rows));
   }
+  draft.report.untuned_rows.assign(untuned_rows.begin(), untuned_rows.end());
   if (draft.split.has_host_part()) {
     MILLPOND_RETURN_IF_TF_ERROR(session->Extend(*draft.split.host_graph), "adding the host part");
   }
@@ -77,12 +84,30 @@ StatusOr<std::vector<std::unique_ptr<pjrt::RowProgram>>> CompilePrograms(
 
 }  // namespace
 
+SignatureDrafts AcceleratedPrograms::Draft(const AcceleratorUse& use,
+                                           const tensorflow::MetaGraphDef& meta_graph,
+                                           const tensor::SignatureMap& signatures) {
+  return DraftSignatures(meta_graph, signatures,
+                         {use.rows, use.only_if_worth, use.tables, RoomBytes(use)});
+}
+
+std::vector<std::string> AcceleratedPrograms::UntunedPrograms(const AcceleratorUse& use,
+                                                              const SignatureDrafts& drafts) {
+  const pjrt::Accelerator& accelerator = *use.accelerators.front();
+  if (accelerator.autotunes()) return {};
+  const pjrt::ExecutableCache cache(use.cache_directory);
+  std::set<std::string> programs;
+  for (const SignatureDraft& draft : drafts.drafts) {
+    for (const auto& [rows, hlo] : draft.hlo_by_rows) {
+      if (!cache.HasAutotuned(accelerator, hlo)) programs.insert(hlo);
+    }
+  }
+  return {programs.begin(), programs.end()};
+}
+
 StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
-    const AcceleratorUse& use, const tensorflow::MetaGraphDef& meta_graph,
-    const tensor::SignatureMap& signatures, tensorflow::Session* session) {
+    const AcceleratorUse& use, SignatureDrafts drafted, tensorflow::Session* session) {
   std::unique_ptr<AcceleratedPrograms> made(new AcceleratedPrograms);
-  SignatureDrafts drafted = DraftSignatures(
-      meta_graph, signatures, {use.rows, use.only_if_worth, use.tables, RoomBytes(use)});
   // Signatures share their variables.
   std::map<ResourceKey, size_t> indices;
   std::vector<Tensor> values;
@@ -107,7 +132,7 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     for (const ResourceKey& key : draft.variables) {
       parameter_indices.push_back(indices.at(key));
     }
-    auto programs = CompilePrograms(draft, cache, made->parameters_, parameter_indices, session);
+    auto programs = CompilePrograms(cache, made->parameters_, parameter_indices, session, &draft);
     AcceleratedSignature& report = drafted.reports.at(draft.signature->name);
     if (!programs.ok()) {
       report.reason = programs.status().message();

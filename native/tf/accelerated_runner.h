@@ -51,14 +51,21 @@ struct AcceleratorUse {
 // reason.
 class AcceleratedPrograms {
  public:
-  // Compiles the signatures of `meta_graph`, whose variables have their values in `session`, and
-  // copies the variables to the accelerators. Adds the nodes of host parts to `session`. Takes 0.2
-  // to 1 s for each program and accelerator that is not in the cache. Returns RESOURCE_EXHAUSTED if
-  // the variables are needed and do not fit there, and the plugin's errors. If they are not needed,
-  // the CPU answers until they fit.
-  static base::StatusOr<std::unique_ptr<AcceleratedPrograms>> Make(
-      const AcceleratorUse& use, const tensorflow::MetaGraphDef& meta_graph,
-      const tensor::SignatureMap& signatures, tensorflow::Session* session);
+  // Translates the signatures of `meta_graph` for `use` (signature_draft.h).
+  static SignatureDrafts Draft(const AcceleratorUse& use,
+                               const tensorflow::MetaGraphDef& meta_graph,
+                               const tensor::SignatureMap& signatures);
+  // Returns the programs of `drafts` that Make would compile without autotuning.
+  static std::vector<std::string> UntunedPrograms(const AcceleratorUse& use,
+                                                  const SignatureDrafts& drafts);
+  // Compiles the signatures that were `drafted`, whose variables have their values in `session`,
+  // and copies the variables to the accelerators. Adds the nodes of host parts to `session`. Takes
+  // 0.2 to 1 s for each program and accelerator that is not in the cache. Returns
+  // RESOURCE_EXHAUSTED if the variables are needed and do not fit there, and the plugin's errors.
+  // If they are not needed, the CPU answers until they fit.
+  static base::StatusOr<std::unique_ptr<AcceleratedPrograms>> Make(const AcceleratorUse& use,
+                                                                   SignatureDrafts drafted,
+                                                                   tensorflow::Session* session);
 
   // Where each signature runs now.
   std::vector<AcceleratedSignature> signatures() const;

@@ -239,6 +239,7 @@ struct SavedModel::State {
   const std::unique_ptr<WriteWatch> write_watch = std::make_unique<WriteWatch>();
   // Members are destroyed in reverse order: callables before the session that they belong to.
   std::unique_ptr<tensorflow::Session> session;
+  std::optional<SignatureDrafts> drafts;             // of UntunedPrograms, for UseAccelerator
   std::unique_ptr<AcceleratedPrograms> accelerated;  // null: all runs on the CPU
   std::map<std::string, std::unique_ptr<SignatureRunner>, std::less<>> callables;
   std::unique_ptr<JointRunners> joint_runners;
@@ -497,12 +498,23 @@ Status SavedModel::AnalyzeRows() {
   return {};
 }
 
+StatusOr<std::vector<std::string>> SavedModel::UntunedPrograms(const AcceleratorUse& use) {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "UntunedPrograms"));
+  MILLPOND_RETURN_IF_ERROR(state_->CheckVariablesStay());
+  state_->drafts = AcceleratedPrograms::Draft(use, state_->meta_graph, state_->signatures);
+  return AcceleratedPrograms::UntunedPrograms(use, *state_->drafts);
+}
+
 Status SavedModel::UseAccelerator(const AcceleratorUse& use) {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "UseAccelerator"));
   MILLPOND_RETURN_IF_ERROR(state_->CheckVariablesStay());
-  return base::MoveValue(
-      AcceleratedPrograms::Make(use, state_->meta_graph, state_->signatures, state_->session.get()),
-      &state_->accelerated);
+  SignatureDrafts drafts =
+      state_->drafts.has_value()
+          ? std::move(*state_->drafts)
+          : AcceleratedPrograms::Draft(use, state_->meta_graph, state_->signatures);
+  state_->drafts.reset();
+  return base::MoveValue(AcceleratedPrograms::Make(use, std::move(drafts), state_->session.get()),
+                         &state_->accelerated);
 }
 
 std::vector<AcceleratedSignature> SavedModel::signatures_on_accelerator() const {

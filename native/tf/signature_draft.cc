@@ -137,10 +137,12 @@ AcceleratedSignature ReportOf(const SignatureDraft& draft, const Variables& vari
   return report;
 }
 
-Status Fill(const SignatureDraft& draft, const pjrt::AheadCompiler& compiler,
-            const pjrt::ExecutableCache& cache) {
+// Stops at the first error.
+pjrt::Filled Fill(const SignatureDraft& draft, const pjrt::AheadCompiler& compiler,
+                  const pjrt::ExecutableCache& cache) {
   for (const auto& [rows, hlo] : draft.hlo_by_rows) {
-    MILLPOND_RETURN_IF_ERROR(cache.Fill(compiler, hlo));
+    pjrt::Filled filled = cache.Fill(compiler, hlo);
+    if (!filled.compiled.ok() || !filled.written.ok()) return filled;
   }
   return {};
 }
@@ -170,19 +172,21 @@ SignatureDrafts DraftSignatures(const tensorflow::MetaGraphDef& meta_graph,
   return made;
 }
 
-std::vector<AcceleratedSignature> CompileAhead(const tensorflow::MetaGraphDef& meta_graph,
-                                               const tensor::SignatureMap& signatures,
-                                               const DraftRules& rules,
-                                               const pjrt::AheadCompiler* compiler,
-                                               const pjrt::ExecutableCache& cache) {
+StatusOr<std::vector<AcceleratedSignature>> CompileAhead(const tensorflow::MetaGraphDef& meta_graph,
+                                                         const tensor::SignatureMap& signatures,
+                                                         const DraftRules& rules,
+                                                         const pjrt::AheadCompiler* compiler,
+                                                         const pjrt::ExecutableCache& cache) {
   SignatureDrafts made = DraftSignatures(meta_graph, signatures, rules);
   for (SignatureDraft& draft : made.drafts) {
-    const Status filled = compiler == nullptr ? Status() : Fill(draft, *compiler, cache);
+    const pjrt::Filled filled =
+        compiler == nullptr ? pjrt::Filled() : Fill(draft, *compiler, cache);
+    MILLPOND_RETURN_IF_ERROR(filled.written);
     AcceleratedSignature& report = made.reports.at(draft.signature->name);
-    if (filled.ok()) {
+    if (filled.compiled.ok()) {
       report = std::move(draft.report);
     } else {
-      report.reason = filled.message();
+      report.reason = filled.compiled.message();
     }
   }
   std::vector<AcceleratedSignature> reports;

@@ -30,6 +30,8 @@ struct AcceleratedSignature {
   std::string reason;
   std::vector<std::string> host_ops;     // for whose sake a part of it runs on the CPU, sorted
   std::vector<std::string> host_tables;  // that could be on the accelerator, sorted
+  // The sizes of those programs that were compiled for a GPU without autotuning.
+  std::vector<int64_t> untuned_rows;
   // The times of both sides, and which one is chosen; empty if all runs are for the accelerator.
   std::vector<pjrt::SizeTimes> sizes;
 };
@@ -70,11 +72,10 @@ SignatureDrafts DraftSignatures(const tensorflow::MetaGraphDef& meta_graph,
 
 // Compiles the programs of the signatures into `cache`, without a session, and says what becomes of
 // each signature. A server that loads the version under the same rules finds them there. Without a
-// `compiler` nothing is compiled.
-std::vector<AcceleratedSignature> CompileAhead(const tensorflow::MetaGraphDef& meta_graph,
-                                               const tensor::SignatureMap& signatures,
-                                               const DraftRules& rules,
-                                               const pjrt::AheadCompiler* compiler,
-                                               const pjrt::ExecutableCache& cache);
+// `compiler` nothing is compiled. Returns the error of a file of the cache that cannot be written.
+base::StatusOr<std::vector<AcceleratedSignature>> CompileAhead(
+    const tensorflow::MetaGraphDef& meta_graph, const tensor::SignatureMap& signatures,
+    const DraftRules& rules, const pjrt::AheadCompiler* compiler,
+    const pjrt::ExecutableCache& cache);
 
 }  // namespace millpond::tf

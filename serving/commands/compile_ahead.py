@@ -1,6 +1,7 @@
 """`millpond compile`: fills the cache of compiled programs before a server loads a version."""
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
@@ -32,8 +33,8 @@ WHOLE, SPLIT, CPU = "whole", "split", "CPU"
 def run(arguments: Sequence[str]) -> int:
     """Prints what becomes of each signature, and compiles the programs unless --dry-run is given.
 
-    Returns 1 if a directory cannot be read, or if --platform=pjrt is given and a version has no program. Raises
-    MillpondError if nothing can be compiled.
+    Returns 1 if a directory cannot be read or the cache not be written, or if --platform=pjrt is given and a version
+    has no program. Raises MillpondError if nothing can be compiled.
     """
     parsed = make_parser().parse_args(arguments)
     if not parsed.dry_run and not (parsed.accelerator and parsed.cache):
@@ -43,6 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     topology = topology_description(parsed.topology) if parsed.topology else ""
     if parsed.cache and not parsed.dry_run:
         make_cache_directory(parsed.cache)
+        _check_is_writable(parsed.cache)
     with quiet_stderr():
         plane = native_module()
         compilation = _Compilation(plane, parsed, _open_compiler(plane, parsed, topology))
@@ -60,6 +62,14 @@ def run(arguments: Sequence[str]) -> int:
     return 1 if is_refused or any(not counts for counts in results) else 0
 
 
+def _check_is_writable(cache: str) -> None:
+    """Raises InvalidConfig before minutes of compilation, if no program could be kept."""
+    if not os.access(cache, os.W_OK | os.X_OK):
+        raise InvalidConfig(
+            f"--cache={cache} cannot be written; run `chmod u+wx {cache}`, or name another directory"
+        )
+
+
 def _counted(counts: Counter[str]) -> Iterator[str]:
     return (f"{counts[place]} {place}" for place in (WHOLE, SPLIT, CPU))
 
@@ -73,7 +83,9 @@ def _open_compiler(
         if parsed.dry_run:
             return None
         _, _, path = parsed.accelerator.partition(":")
-        return plane.open_ahead_compiler(path or cuda_plugin_path(), topology)
+        return plane.open_ahead_compiler(
+            path or cuda_plugin_path(), topology, ServerConfig.accelerator_memory_fraction
+        )
 
 
 @dataclass(frozen=True)
@@ -139,7 +151,7 @@ def _print_result(compilation: _Compilation, path: Path) -> Counter[str]:
     try:
         with quiet_stderr():
             signatures = compilation.signatures(version_directory(path))
-    except MillpondError as error:
+    except (MillpondError, OSError) as error:  # a directory may not be ours to read
         print(f"  {printable(str(error))}")
         return Counter()
     for signature in signatures:

@@ -15,7 +15,7 @@ from serving.base.errors import FailedPrecondition, InvalidConfig, MillpondError
 from serving.base.lasting_objects import lasting_objects
 from serving.base.log_line import is_for_people, log_line
 from serving.base.no_threads import NO_THREAD_REMEDY, is_no_thread
-from serving.base.parent_process import stops_at_stdin_eof
+from serving.base.parent_process import stop_at_eof, stops_at_stdin_eof
 from serving.base.quiet_stderr import quiet_stderr
 from serving.base.tensorflow_package import MINOR_VERSION, installed_package, mismatch
 from serving.config.flags import help_text, parse_flags
@@ -100,7 +100,7 @@ def _serve(flags: Mapping[str, Any], config: ServerConfig, *, is_human: bool) ->
         raise FailedPrecondition(reason)
     launcher.ensure_allocator(flags["allocator"])
     if stops_at_stdin_eof(os.environ):
-        launcher.stop_at_eof(sys.stdin.fileno())
+        stop_at_eof(sys.stdin.fileno())
     launcher.raise_descriptor_limit()
     _set_up_libraries()
     # The sockets are taken after the last exec, and before TensorFlow is loaded, which takes seconds.

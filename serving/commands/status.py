@@ -11,7 +11,7 @@ from serving.base.errors import NotFound
 from serving.base.name_text import listed, printable
 from serving.client.operator_calls import coming_versions, is_failed_load
 from serving.commands.connection import add_connection, connect
-from serving.monitoring.side_text import sides_text
+from serving.monitoring.side_text import sides_text, untuned_text
 
 _COLUMNS = ("model", "version", "state", "age", "memory MB", "role", "remark")
 _BYTES_PER_MB = 1e6
@@ -274,10 +274,11 @@ def _accelerator_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[s
         if name in runs:
             start = f"{text}; on" if text else "runs on"
             text = f"{start} the accelerator {_runs_text(version, runs[name])}"
-        # Servers of earlier releases do not send "sizes".
-        sides = sides_text(parts.get(name, {}).get("sizes", ()))
+        # Servers of earlier releases do not send these two.
+        part = parts.get(name, {})
+        more = sides_text(part.get("sizes", ())), untuned_text(part.get("untuned_rows", ()))
         if text:
-            yield f"{subject}: signature {name} {text}{sides and f'; {sides}'}"
+            yield "; ".join(filter(None, (f"{subject}: signature {name} {text}", *more)))
 
 
 def _runs_of_signatures(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:

@@ -214,9 +214,16 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "accelerator_cache_directory",
         optional_path,
         ServerConfig.accelerator_cache_directory,
-        "directory of compiled programs; with it a version of a graph that was compiled before is "
-        "not compiled again",
+        "directory of compiled programs, so that a graph that was compiled before a restart is not "
+        "compiled again; default: a temporary one",
         "DIRECTORY",
+    ),
+    Flag(
+        "accelerator_autotuning_seconds",
+        seconds_not_negative(WAIT_SECONDS_MAX),
+        ServerConfig.accelerator_autotuning_seconds,
+        "the most time of a load for autotuning programs for a GPU, in another process once the server is "
+        "ready; then they are compiled without it. 0: the server never autotunes",
     ),
     Flag(
         "model_memory_limit_bytes",

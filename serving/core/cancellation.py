@@ -11,7 +11,7 @@ class Cancellation:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_cancelled = False
-        self._stop: Callable[[], None] | None = None
+        self._stops: list[Callable[[], None]] = []
 
     @property
     def is_cancelled(self) -> bool:
@@ -19,11 +19,11 @@ class Cancellation:
         return self._is_cancelled
 
     def cancel(self) -> None:
-        """Cancels the load, and calls the `stop` of a running `stops_by` on this thread."""
+        """Cancels the load, and calls the `stop` of each running `stops_by` on this thread."""
         with self._lock:
             self._is_cancelled = True
-            if self._stop is not None:
-                self._stop()
+            for stop in self._stops:
+                stop()
 
     def reset(self) -> None:
         """Forgets a `cancel` that arrived after the load had ended."""
@@ -35,14 +35,14 @@ class Cancellation:
         """Makes a `cancel` within the block call `stop` as well.
 
         Calls `stop` at once if the load is cancelled already. `stop` must return at once, and may be
-        called twice.
+        called twice. Blocks may lie within each other.
         """
         with self._lock:
-            self._stop = stop
+            self._stops.append(stop)
             if self._is_cancelled:
                 stop()
         try:
             yield
         finally:
             with self._lock:
-                self._stop = None
+                self._stops.pop()

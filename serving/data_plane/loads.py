@@ -177,12 +177,22 @@ class AheadCompiler(Protocol):
     def compiled_count(self) -> int:
         """The programs that were compiled."""
 
+    def compile_into(self, program: bytes, cache_directory: str) -> None:
+        """Compiles a program of `SavedModelLoad.untuned_programs` into the cache, unless it is there.
+
+        Raises the plugin's error, and FAILED_PRECONDITION if the cache cannot be written.
+        """
+
 
 class Accelerator(Protocol):
     """One accelerator of those that a plugin finds. Thread: any, at once."""
 
     def state(self) -> AcceleratorState:
         """Counts the memory by its use, and the time of runs."""
+
+    @property
+    def autotunes(self) -> bool:
+        """True if compilations there try out what is fastest: before `end_autotuning`, or if it is no GPU."""
 
     def end_autotuning(self) -> None:
         """Lets later compilations for a GPU try nothing out there, because runs of requests would wait for that."""
@@ -314,7 +324,7 @@ class SavedModelLoad(Protocol):
 
         Call it after `read_graph`, and before `create_session`. A server that loads the version with these
         `rows` and `tables` finds its programs there. Without a `compiler` nothing is compiled. Raises UNIMPLEMENTED if
-        requests may write to variables.
+        requests may write to variables, and FAILED_PRECONDITION if the cache cannot be written.
         """
 
     def create_session(self) -> None:
@@ -348,6 +358,22 @@ class SavedModelLoad(Protocol):
 
         Optional: without it, nothing is shown. Call it between `run_init` and `make_callables`. It takes about
         10 µs for each node of the graph.
+        """
+
+    def untuned_programs(
+        self,
+        accelerators: Sequence[Accelerator],
+        rows: Sequence[int],
+        cache_directory: str,
+        tables: str,
+        memory_bytes_max: int,
+        is_needed: bool,
+    ) -> Sequence[bytes]:
+        """The programs that `use_accelerator`, with the same arguments, would compile without autotuning.
+
+        Each is a serialized `xla.HloModuleProto`. None if the first of `accelerators` autotunes. Optional: right
+        before `use_accelerator`, which then does not translate the signatures again. It takes about 0.1 s for each
+        of `rows`. Raises as `use_accelerator` does.
         """
 
     def use_accelerator(

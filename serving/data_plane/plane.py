@@ -105,10 +105,13 @@ class DataPlane(Protocol):
         error, for example for a driver that is too old.
         """
 
-    def open_ahead_compiler(self, plugin: str, topology: str) -> loads.AheadCompiler:
+    def open_ahead_compiler(
+        self, plugin: str, topology: str, memory_fraction: float
+    ) -> loads.AheadCompiler:
         """Opens the PJRT plugin at this path to compile for the device that `topology` describes.
 
-        The description is text of the plugin's own form. Without it, the first device of this machine is opened.
+        The description is text of the plugin's own form. Without it, the first device of this machine is opened,
+        and trials may take `memory_fraction` of its memory, if it is a GPU.
         Raises as `open_accelerators` does, and UNIMPLEMENTED if the plugin needs the device itself.
         """
 

@@ -205,6 +205,9 @@ class AcceleratedSignature:
     host_tables: Sequence[str]
     """The variables that stay in the server's memory although they could be on the accelerator."""
 
+    untuned_rows: Sequence[int] = ()
+    """The part of `rows` whose programs were compiled for a GPU without autotuning."""
+
     sizes: Sequence[SizeTimes] = ()
     """The times of both sides for each of `rows`. Empty: all runs are for the accelerator."""
 

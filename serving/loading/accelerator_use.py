@@ -3,17 +3,22 @@
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 
 import structlog
 
 from serving.base.errors import FailedPrecondition, InvalidConfig
+from serving.core.cancellation import Cancellation
 from serving.core.model_settings import TablePlace
 from serving.core.servable import ServableId
 from serving.data_plane.loads import Accelerator, SavedModelLoad
 from serving.data_plane.servables import AcceleratedSignature
+from serving.loading.autotuning import Autotuning, Trials
 from serving.loading.device_placement import DevicePlacement
 from serving.loading.side_choices import SideChoices
 
@@ -61,6 +66,32 @@ def make_cache_directory(directory: str) -> None:
         )
 
 
+def make_private_cache() -> str:
+    """Makes a directory of compiled programs in the system's directory for temporary files; "" if it cannot be made."""
+    try:
+        return mkdtemp(prefix="millpond-programs-")
+    except OSError as error:
+        _log.warning("accelerator_cache_not_made", reason=str(error))
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorNeeds:
+    """A model's settings about accelerators. All its versions may take `memory_bytes_max` on each; 0: all.
+
+    If it `is_low`, its runs yield to those of other models. If the accelerator `is_needed`, a version that cannot run
+    there is refused. A version gets `replica_count` replicas on the accelerators at these places; 0: on all of them;
+    no places: any.
+    """
+
+    memory_bytes_max: int
+    is_low: bool
+    is_needed: bool
+    tables: TablePlace
+    devices: Sequence[int]
+    replica_count: int
+
+
 @dataclass(frozen=True)
 class AcceleratorUse:
     """The accelerators, and how signatures are compiled for them."""
@@ -74,61 +105,113 @@ class AcceleratorUse:
     cache_directory: str
     """Where compiled programs are kept; "": nowhere."""
 
+    is_cache_private: bool = False
+    """True if `stop` removes the cache."""
+
+    autotuning: Autotuning | None = None
+    """None: programs of later loads are not autotuned."""
+
     def end_autotuning(self) -> None:
-        """Keeps compilations from delaying requests: they take the plugin's first choice of each kernel from now on."""
+        """Keeps compilations from delaying requests: they take the plugin's first choice of each kernel from now on.
+
+        On a thread of normal priority. Later programs are autotuned by another process.
+        """
         for accelerator in self.accelerators:
             accelerator.end_autotuning()
+        if self.autotuning is not None and not all(
+            accelerator.autotunes for accelerator in self.accelerators
+        ):
+            self.autotuning.start()
+
+    def stop_autotuning(self, timeout_seconds: float) -> bool:
+        """Ends the other processes. Returns False if a thread still runs."""
+        return self.autotuning is None or self.autotuning.stop(timeout_seconds)
+
+    def stop(self) -> None:
+        """Removes the programs that belong to this server. Call it when no load runs any more."""
+        self.sides.stop()
+        if self.is_cache_private:
+            rmtree(self.cache_directory, ignore_errors=True)
+
+    def placed(
+        self, servable_id: ServableId, load: SavedModelLoad, needs: AcceleratorNeeds
+    ) -> AbstractContextManager[Sequence[Accelerator]]:
+        """Chooses the accelerators of a version, for `autotune` and `apply` inside the block."""
+        return self.placement.place(
+            servable_id.name,
+            load.restored_bytes + load.kept_bytes,
+            allowed=needs.devices,
+            replica_count=needs.replica_count,
+        )
+
+    def autotunes_beside(self, accelerators: Sequence[Accelerator]) -> bool:
+        """True if a version on `accelerators` is autotuned by `autotune`, and not as it is compiled."""
+        return self.autotuning is not None and not accelerators[0].autotunes
+
+    def autotune(
+        self,
+        servable_id: ServableId,
+        load: SavedModelLoad,
+        accelerators: Sequence[Accelerator],
+        needs: AcceleratorNeeds,
+        *,
+        cancellation: Cancellation,
+        status_error: type[Exception],
+    ) -> None:
+        """Has those programs autotuned by another process that the cache has not, so that `apply` finds them there."""
+        try:
+            programs = load.untuned_programs(
+                accelerators,
+                self.rows,
+                self.cache_directory,
+                needs.tables.value,
+                needs.memory_bytes_max,
+                needs.is_needed,
+            )
+        except status_error:
+            return  # `apply` meets the same error, and reports it
+        if self.autotuning is not None and programs:
+            self.autotuning.run(Trials(servable_id, accelerators[0].name, programs), cancellation)
 
     def apply(
         self,
         servable_id: ServableId,
         load: SavedModelLoad,
+        accelerators: Sequence[Accelerator],
+        needs: AcceleratorNeeds,
         *,
-        memory_bytes_max: int,
-        is_low: bool,
-        is_needed: bool,
-        tables: TablePlace,
-        devices: Sequence[int],
-        replica_count: int,
         status_error: type[Exception],
-    ) -> None:
-        """Compiles the version for the accelerator, and logs which signatures run there and why others do not.
+    ) -> int:
+        """Compiles the version for `accelerators`, and logs which signatures run there and why others do not.
 
-        A version that cannot run there stays on the CPU, with a warning. A version that finds no memory there
-        stays on the CPU until there is some. If the accelerator `is_needed`, it is refused instead: raises
-        FailedPrecondition, or the data plane's error. All versions of the model may take `memory_bytes_max`
-        there; 0: all. With `is_low` its runs yield to those of other models. It gets
-        `replica_count` replicas on the accelerators at these places; 0: on all of them; no places: any.
+        Returns how many programs are not autotuned. A version that cannot run there stays on the CPU, with a warning.
+        A version that finds no memory there stays on the CPU until there is some. If the accelerator is needed, it is
+        refused instead: raises FailedPrecondition, or the data plane's error.
         """
         try:
-            with self.placement.place(
-                servable_id.name,
-                load.restored_bytes + load.kept_bytes,
-                allowed=devices,
-                replica_count=replica_count,
-            ) as accelerators:
-                signatures = load.use_accelerator(
-                    accelerators,
-                    self.rows,
-                    self.cache_directory,
-                    tables.value,
-                    memory_bytes_max,
-                    is_low,
-                    is_needed,
-                )
+            signatures = load.use_accelerator(
+                accelerators,
+                self.rows,
+                self.cache_directory,
+                needs.tables.value,
+                needs.memory_bytes_max,
+                needs.is_low,
+                needs.is_needed,
+            )
         except status_error as error:
-            if is_needed:
+            if needs.is_needed:
                 raise
             _warn(servable_id, "", str(error.args[1]))
-            return
+            return 0
         for signature in signatures:
             _report(servable_id, signature, [accelerator.name for accelerator in accelerators])
-        if is_needed and not any(signature.rows for signature in signatures):
+        if needs.is_needed and not any(signature.rows for signature in signatures):
             reasons = "; ".join(f"{signature.name}: {signature.reason}" for signature in signatures)
             raise FailedPrecondition(
                 f"{servable_id}: no signature can run on the accelerator, and its model's platform is "
                 f'"pjrt" ({reasons}); set platform = "auto", or export a graph that XLA compiles'
             )
+        return sum(len(signature.untuned_rows) for signature in signatures)
 
 
 def _report(

@@ -18,7 +18,7 @@ from serving.data_plane.status_errors import statuses_as_errors
 from serving.gates.gate_runs import GateRuns
 from serving.gates.gate_trials import GateSubject
 from serving.gates.gates import refusal
-from serving.loading.accelerator_use import AcceleratorUse
+from serving.loading.accelerator_use import AcceleratorNeeds, AcceleratorUse
 from serving.loading.arenas import report_remains
 from serving.loading.load_checks import (
     missing_ops_message,
@@ -171,22 +171,34 @@ class CheckedLoad:
         if is_batched or accelerator is not None:
             load.analyze_rows()
         if accelerator is not None:
-            with self._stage(LoadStage.COMPILE):
-                accelerator.apply(
-                    self._id,
-                    load,
-                    memory_bytes_max=self._settings.accelerator_memory_bytes,
-                    is_low=self._settings.accelerator_priority is Priority.LOW,
-                    is_needed=self._settings.platform is Platform.PJRT,
-                    tables=self._settings.accelerator_tables,
-                    devices=self._settings.accelerator_devices,
-                    replica_count=self._settings.accelerator_replicas,
-                    status_error=self._plane.StatusError,
-                )
+            self._use(accelerator, load)
         with self._stage(LoadStage.MAKE_CALLABLES):
             load.make_callables()
             self._make_callables_of_requests(load)
         return missing_kernels
+
+    def _use(self, accelerator: AcceleratorUse, load: SavedModelLoad) -> None:
+        """Compiles the version for accelerators, and copies its parameters there."""
+        needs = AcceleratorNeeds(
+            memory_bytes_max=self._settings.accelerator_memory_bytes,
+            is_low=self._settings.accelerator_priority is Priority.LOW,
+            is_needed=self._settings.platform is Platform.PJRT,
+            tables=self._settings.accelerator_tables,
+            devices=self._settings.accelerator_devices,
+            replica_count=self._settings.accelerator_replicas,
+        )
+        error = self._plane.StatusError
+        with accelerator.placed(self._id, load, needs) as places:
+            if accelerator.autotunes_beside(places):
+                with self._stage(LoadStage.AUTOTUNE):
+                    accelerator.autotune(
+                        *(self._id, load, places, needs),
+                        cancellation=self._progress.cancellation,
+                        status_error=error,
+                    )
+            with self._stage(LoadStage.COMPILE):
+                untuned_count = accelerator.apply(self._id, load, places, needs, status_error=error)
+        self._progress.measured({"untuned_programs": untuned_count})
 
     def _check_platform(self) -> None:
         if self._settings.platform is Platform.PJRT and self._settings.accelerator is None:

@@ -22,7 +22,7 @@ from serving.manager.state_monitor import Statuses
 from serving.monitoring.monitored_parts import AcceleratedVersion, MonitoredParts
 from serving.monitoring.page_points import latency_json, points_json
 from serving.monitoring.request_metrics import WINDOW_SECONDS
-from serving.monitoring.side_text import sides_text
+from serving.monitoring.side_text import sides_text, untuned_text
 from serving.monitoring.swap_record import SwapRecord, SwapResult, record_document
 from serving.reload.served_models import ServedModels
 from serving.request_log.request_logs import RequestLogFigures, log_document
@@ -320,7 +320,15 @@ def accelerator_json(accelerated: AcceleratedVersion) -> list[dict[str, Any]]:
     """The signatures of a version, with counts of the runs on the accelerator since the load."""
     cpu_parts = {signature.name: _cpu_part(signature) for signature in accelerated.signatures}
     sides = {
-        signature.name: sides_text([asdict(size) for size in signature.sizes])
+        signature.name: "; ".join(
+            filter(
+                None,
+                (
+                    sides_text([asdict(size) for size in signature.sizes]),
+                    untuned_text(signature.untuned_rows),
+                ),
+            )
+        )
         for signature in accelerated.signatures
     }
     shown = {runs.signature for runs in accelerated.runs}

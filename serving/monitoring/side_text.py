@@ -11,6 +11,11 @@ def sides_text(sizes: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(_size_text(size) for size in sizes)
 
 
+def untuned_text(rows: Sequence[int]) -> str:
+    """A text like "1, 8 rows not autotuned"; "" if all programs are."""
+    return f"{', '.join(f'{count:,}' for count in rows)} rows not autotuned" if rows else ""
+
+
 def _size_text(size: Mapping[str, Any]) -> str:
     cpu, accelerator = _time_text(size["cpu_ns"]), _time_text(size["accelerator_ns"])
     rows = "1 row" if size["rows"] == 1 else f"up to {size['rows']:,} rows"

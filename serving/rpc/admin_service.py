@@ -232,6 +232,7 @@ def _accelerated(signature: AcceleratedSignature) -> dict[str, Any]:
         "cpu_ops": list(signature.host_ops),
         "cpu_tables": list(signature.host_tables),
         "sizes": [asdict(size) for size in signature.sizes],
+        "untuned_rows": list(signature.untuned_rows),
     }
 
 

@@ -9,11 +9,9 @@ import importlib.util
 import os
 import re
 import resource
-import signal
 import subprocess
 import sys
 import sysconfig
-import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -145,27 +143,6 @@ def raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def stop_at_eof(descriptor: int, stop: Callable[[], None] | None = None) -> threading.Thread:
-    """Starts a thread that calls `stop` when the pipe `descriptor` ends. By default, `stop` sends SIGTERM to
-    this process.
-
-    The parent holds the other end of the pipe. So this process ends with its parent, however the parent ends.
-    PR_SET_PDEATHSIG would not be enough, because the kernel sends that signal when the thread that forked
-    ends, and not the process.
-    """
-
-    def wait_for_eof() -> None:
-        # Reads the descriptor and not sys.stdin, because Python aborts at its exit if a thread still reads
-        # sys.stdin.
-        while os.read(descriptor, 4096):
-            pass
-        (stop or (lambda: os.kill(os.getpid(), signal.SIGTERM)))()
-
-    thread = threading.Thread(target=wait_for_eof, name="stdin-eof", daemon=True)
-    thread.start()
-    return thread
 
 
 def _execute_again(

@@ -21,8 +21,10 @@ from serving.loading.accelerator_use import (
     AcceleratorUse,
     cuda_plugin_path,
     make_cache_directory,
+    make_private_cache,
 )
 from serving.loading.arenas import Arenas, MemoryLimits
+from serving.loading.autotuning import Autotuning, TrialSettings, trial_memory_share
 from serving.loading.background_work import BackgroundWork
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
@@ -103,9 +105,10 @@ def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
     if not config.accelerator:
         return None
     _, _, path = config.accelerator.partition(":")
+    plugin = path or cuda_plugin_path()
     with statuses_as_errors(foundation.data_plane.StatusError):
         accelerators = foundation.data_plane.open_accelerators(
-            path or cuda_plugin_path(),
+            plugin,
             config.accelerator_memory_fraction,
             config.accelerator_memory_bytes,
         )
@@ -115,13 +118,43 @@ def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
         )
     if config.accelerator_cache_directory:
         make_cache_directory(config.accelerator_cache_directory)
-    return AcceleratorUse(
+    cache_directory = config.accelerator_cache_directory or make_private_cache()
+    use = AcceleratorUse(
         accelerators=accelerators,
         placement=DevicePlacement(accelerators, foundation.clock),
         sides=SideChoices(foundation.clock, foundation.data_plane.StatusError),
         rows=config.accelerator_rows,
-        cache_directory=config.accelerator_cache_directory,
+        cache_directory=cache_directory,
+        is_cache_private=not config.accelerator_cache_directory and bool(cache_directory),
+        autotuning=_make_autotuning(foundation, plugin, cache_directory),
     )
+    if config.accelerator_autotuning_seconds == 0:
+        use.end_autotuning()
+    return use
+
+
+def _make_autotuning(
+    foundation: Foundation, plugin: str, cache_directory: str
+) -> Autotuning | None:
+    """Makes the autotuning of later loads; None without a flag, a cache or memory for it."""
+    config = foundation.config
+    share = trial_memory_share(config.accelerator_memory_fraction)
+    if not config.accelerator_autotuning_seconds or not cache_directory:
+        return None
+    if not share:
+        _log.warning(
+            "autotuning_has_no_memory",
+            reason=f"--accelerator_memory_fraction={config.accelerator_memory_fraction:g} leaves none of a GPU "
+            "for it, so graphs that come later are autotuned by the next start",
+        )
+        return None
+    settings = TrialSettings(
+        plugin=plugin,
+        cache_directory=cache_directory,
+        memory_share=share,
+        seconds_max=config.accelerator_autotuning_seconds,
+    )
+    return Autotuning(settings, foundation.clock)
 
 
 def make_gpu_sensors(foundation: Foundation) -> GpuSensors | None:

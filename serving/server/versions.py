@@ -33,6 +33,7 @@ from serving.server.foundation import Foundation
 from serving.server.load_threads import LoadThreads
 from serving.server.request_parts import RequestParts
 from serving.server.stop_timeouts import (
+    AUTOTUNING_TIMEOUT_SECONDS,
     BLOCKED_VERSIONS_TIMEOUT_SECONDS,
     CAPTURE_TIMEOUT_SECONDS,
     GPU_SENSORS_TIMEOUT_SECONDS,
@@ -186,7 +187,11 @@ class Versions:
         """
         self._threads.hurry_unloads()
         self.swaps.begin_stop()
-        return self.manager.stop(UNLOAD_TIMEOUT_SECONDS)
+        # A load waits for its process.
+        is_over = self.accelerator is None or self.accelerator.stop_autotuning(
+            AUTOTUNING_TIMEOUT_SECONDS
+        )
+        return self.manager.stop(UNLOAD_TIMEOUT_SECONDS) and is_over
 
     def write_last(self) -> bool:
         """Writes the last blocked versions, captured requests and logged ones. Call it after `unload`.
@@ -207,7 +212,7 @@ class Versions:
         """Ends the remaining threads, and frees the spare memory. Returns False if a thread still runs."""
         self._batch_refusals.stop()
         if self.accelerator is not None:
-            self.accelerator.sides.stop()
+            self.accelerator.stop()
         self._threads.stop()
         is_over = self.gpu is None or self.gpu.stop(GPU_SENSORS_TIMEOUT_SECONDS)
         if self.slab_pool is not None:

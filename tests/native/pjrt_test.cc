@@ -610,7 +610,10 @@ TEST_F(PjrtTest, AServingGpuGetsNoAutotunedProgram) {
   const ExecutableCache cache(directory.path());
   using Counts = std::pair<int64_t, int64_t>;
   const auto find = [&](const Accelerator& accelerator, int64_t rows) {
-    EXPECT_TRUE(cache.FindOrCompile(accelerator, Code(rows, 1)).ok());
+    const bool has_autotuned = cache.HasAutotuned(accelerator, Code(rows, 1));
+    const auto found = cache.FindOrCompile(accelerator, Code(rows, 1));
+    EXPECT_TRUE(found.ok());
+    EXPECT_EQ(found.value().is_autotuned, has_autotuned || accelerator.autotunes());
     return Counts(controls_->compile_count, controls_->untuned_compile_count);
   };
   const Accelerator& other = *accelerators.value()[0];
@@ -622,6 +625,26 @@ TEST_F(PjrtTest, AServingGpuGetsNoAutotunedProgram) {
   EXPECT_EQ(find(serving, 5), Counts(2, 1)) << "one that is not autotuned is loaded again";
   EXPECT_EQ(find(other, 5), Counts(3, 1)) << "an accelerator that may autotune does";
   EXPECT_EQ(find(serving, 5), Counts(3, 1));
+  EXPECT_FALSE(ExecutableCache("").HasAutotuned(serving, Code(5, 1)));
+}
+
+// Another process may compile for a server that is ready.
+TEST_F(PjrtTest, AProgramThatWasFilledInIsAutotuned) {
+  const testing::TemporaryDirectory directory;
+  controls_->is_cuda = true;
+  const auto plugin = Plugin::Open(FAKE_PJRT_PLUGIN);
+  ASSERT_TRUE(plugin.ok());
+  const auto accelerators = Accelerator::MakeAll(plugin.value(), {});
+  ASSERT_TRUE(accelerators.ok());
+  const Accelerator& serving = *accelerators.value()[0];
+  serving.EndAutotuning();
+  const ExecutableCache cache(directory.path());
+  EXPECT_FALSE(cache.FindOrCompile(serving, Code(4, 1)).value().is_autotuned);
+  const auto compiler = AheadCompiler::Open(plugin.value(), "", 0.05F);
+  ASSERT_TRUE(compiler.ok()) << compiler.status().message();
+  ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).written.ok());
+  EXPECT_TRUE(cache.HasAutotuned(serving, Code(4, 1)));
+  EXPECT_TRUE(cache.FindOrCompile(serving, Code(4, 1)).value().is_autotuned);
 }
 
 TEST_F(PjrtTest, APluginOfAnotherMakerGetsNoOptionOfCuda) {
@@ -650,8 +673,8 @@ TEST_F(PjrtTest, ACacheFilledForATopologyServesItsDevice) {
     const auto compiler = AheadCompiler::Open(plugin_.value(), "Fake");
     ASSERT_TRUE(compiler.ok()) << compiler.status().message();
     EXPECT_EQ(controls_->live_clients, 0) << "the device need not be there";
-    ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).ok());
-    ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).ok());
+    ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).written.ok());
+    ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).written.ok());
     EXPECT_EQ(compiler.value()->compiled_count(), 1);
   }
   const auto accelerator = MakeAccelerator();
@@ -666,7 +689,7 @@ TEST_F(PjrtTest, ACacheFilledForAnotherDeviceIsNotUsed) {
   const ExecutableCache cache(directory.path());
   const auto compiler = AheadCompiler::Open(plugin_.value(), "Another");
   ASSERT_TRUE(compiler.ok()) << compiler.status().message();
-  ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).ok());
+  ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).written.ok());
   const auto accelerator = MakeAccelerator();
   ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
   EXPECT_EQ(accelerator->State().compiled_count, 1);
@@ -678,7 +701,7 @@ TEST_F(PjrtTest, ACacheIsFilledForADeviceThatIsThere) {
   const ExecutableCache cache(directory.path());
   const auto compiler = AheadCompiler::Open(plugin_.value(), "");
   ASSERT_TRUE(compiler.ok()) << compiler.status().message();
-  ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).ok());
+  ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).written.ok());
   const auto accelerator = MakeAccelerator();
   EXPECT_EQ(compiler.value()->target(), accelerator->target());
   ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
@@ -697,11 +720,11 @@ TEST_F(PjrtTest, AProgramThatCannotBeKeptIsAnErrorAhead) {
   const auto compiler = AheadCompiler::Open(plugin_.value(), "Fake");
   ASSERT_TRUE(compiler.ok()) << compiler.status().message();
   const ExecutableCache nowhere(directory.path() + "/nowhere");
-  EXPECT_EQ(nowhere.Fill(*compiler.value(), Code(4, 1)).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(nowhere.Fill(*compiler.value(), Code(4, 1)).written.code(), Code::kFailedPrecondition);
   controls_->serializes = false;
   const ExecutableCache cache(directory.path());
-  EXPECT_EQ(cache.Fill(*compiler.value(), Code(4, 1)).code(), Code::kUnimplemented);
-  EXPECT_EQ(cache.Fill(*compiler.value(), "no program").code(), Code::kInvalidArgument);
+  EXPECT_EQ(cache.Fill(*compiler.value(), Code(4, 1)).compiled.code(), Code::kUnimplemented);
+  EXPECT_EQ(cache.Fill(*compiler.value(), "no program").compiled.code(), Code::kInvalidArgument);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ from serving.core.servable import ServableId
 from serving.data_plane.servables import AcceleratedSignature
 from serving.loading import accelerator_use
 from serving.loading.accelerator_use import (
+    AcceleratorNeeds,
     AcceleratorUse,
     cuda_plugin_path,
     make_cache_directory,
@@ -32,6 +33,14 @@ USE = AcceleratorUse(
     rows=(1, 8),
     cache_directory="",
 )
+NEEDS = AcceleratorNeeds(
+    memory_bytes_max=5_000,
+    is_low=False,
+    is_needed=False,
+    tables=TablePlace.AUTO,
+    devices=[1],
+    replica_count=1,
+)
 RUNS = AcceleratedSignature(
     name="serving_default",
     rows=(1, 8),
@@ -49,17 +58,10 @@ def applied(plane: FakePlane, *, is_needed: bool) -> Sequence[Mapping[str, Any]]
     """Applies USE to a load of `plane`, and returns what was logged."""
     load = plane.SavedModelLoad("m", 7, "/models/m/7", ("serve",))
     with capture_logs() as logs:
-        USE.apply(
-            ServableId("m", 7),
-            load,
-            memory_bytes_max=5_000,
-            is_low=False,
-            is_needed=is_needed,
-            tables=TablePlace.AUTO,
-            devices=[1],
-            replica_count=1,
-            status_error=StatusError,
-        )
+        servable_id = ServableId("m", 7)
+        needs = replace(NEEDS, is_needed=is_needed)
+        with USE.placed(servable_id, load, needs) as places:
+            USE.apply(servable_id, load, places, needs, status_error=StatusError)
     return logs
 
 

@@ -30,3 +30,16 @@ def test_cancellation_reset_forgets_it() -> None:
     cancellation.cancel()
     cancellation.reset()
     assert not cancellation.is_cancelled
+
+
+def test_cancellation_stops_what_lies_within_too():
+    stops: list[str] = []
+    cancellation = Cancellation()
+    with cancellation.stops_by(lambda: stops.append("outer")):
+        with cancellation.stops_by(lambda: stops.append("inner")):
+            pass
+        cancellation.cancel()
+        assert stops == ["outer"]
+        with cancellation.stops_by(lambda: stops.append("inner")):
+            cancellation.cancel()
+    assert stops == ["outer", "inner", "outer", "inner"]

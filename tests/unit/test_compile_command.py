@@ -1,5 +1,6 @@
 """`millpond compile`: its arguments, the directories that it takes, and its lines."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,48 @@ def test_version_that_may_write_stays_on_the_cpu(
     plane.failures["compile_ahead"] = StatusError(code, "it fails")
     assert main(["compile", str(make_graph(tmp_path / "1")), "--dry-run"]) == status
     assert ("serving_default: CPU: it fails" in capsys.readouterr().out) is (status == 0)
+
+
+def test_cache_that_cannot_be_written_is_refused(
+    tmp_path: Path,
+    plane: FakePlane,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    graph = make_graph(tmp_path / "1")
+    assert main(["compile", str(graph), f"--cache={tmp_path}", "--accelerator=pjrt:/p.so"]) != 0
+    assert f"--cache={tmp_path} cannot be written; run `chmod" in capsys.readouterr().err
+    assert plane.ahead == []
+
+
+def test_file_that_cannot_be_kept_is_an_error(
+    tmp_path: Path, plane: FakePlane, capsys: pytest.CaptureFixture[str]
+):
+    plane.failures["compile_ahead"] = StatusError(9, "/c/1.pjrt cannot be written: no space")
+    graph = make_graph(tmp_path / "1")
+    assert main(["compile", str(graph), f"--cache={tmp_path}", "--accelerator=pjrt:/p.so"]) == 1
+    assert "/c/1.pjrt cannot be written: no space" in capsys.readouterr().out
+
+
+def test_directory_that_may_not_be_read_is_named(
+    tmp_path: Path,
+    plane: FakePlane,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    plane.accelerated = [signature(1)]
+    graph = make_graph(tmp_path / "1")
+    locked = tmp_path / "locked"
+    is_file = Path.is_file
+
+    def refuse(path: Path) -> bool:
+        if path.parent == locked:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert main(["compile", str(locked), str(graph), "--dry-run"]) == 1
+    said = capsys.readouterr().out
+    assert "Permission denied" in said
+    assert "s: whole: 1 rows" in said

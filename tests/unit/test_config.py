@@ -124,7 +124,13 @@ def test_server_config_refuses_batching_flags(arguments: list[str], message: str
 
 @pytest.mark.parametrize(
     "flag",
-    ["rows=1,8", "memory_fraction=0.5", "memory_bytes=7", "cache_directory=/var/cache/programs"],
+    [
+        "rows=1,8",
+        "memory_fraction=0.5",
+        "memory_bytes=7",
+        "cache_directory=/var/cache/programs",
+        "autotuning_seconds=0",
+    ],
 )
 def test_accelerator_flags_need_an_accelerator(flag: str):
     arguments = ["--model_base_path=/m", f"--accelerator_{flag}"]

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from serving.base.errors import FailedPrecondition, InvalidConfig
+from serving.base.parent_process import stop_at_eof
 from serving.server.launcher import (
     DEFAULT_MALLOC_CONF,
     JEMALLOC_FILE_NAME,
@@ -19,7 +20,6 @@ from serving.server.launcher import (
     is_jemalloc_loaded,
     preload_early,
     raise_descriptor_limit,
-    stop_at_eof,
 )
 
 JEMALLOC = "/lib/libjemalloc.so.2"

@@ -9,6 +9,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from serving.base.clock import SystemClock
 from serving.base.errors import (
     Cancelled,
     DataLoss,
@@ -28,6 +29,7 @@ from serving.data_plane.loads import BatchSettings
 from serving.data_plane.servables import AcceleratedSignature, ArenaRemains, Servable, SizeTimes
 from serving.loading.accelerator_use import AcceleratorUse
 from serving.loading.arenas import Arenas, MemoryLimits
+from serving.loading.autotuning import Autotuning, Spawn, Trials, TrialSettings
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
 from serving.loading.device_placement import DevicePlacement
@@ -109,6 +111,32 @@ ACCELERATOR_USE = AcceleratorUse(
     rows=(1, 8),
     cache_directory="/cache",
 )
+
+
+SERVING = FakeAccelerator(autotunes=False)
+
+
+def serving_use(spawn: Spawn) -> AcceleratorUse:
+    """An accelerator of a server that is ready, and another process for its trials."""
+    settings = TrialSettings(
+        plugin="/p.so", cache_directory="/cache", memory_share=0.05, seconds_max=30
+    )
+    return replace(
+        ACCELERATOR_USE,
+        accelerators=[SERVING],
+        placement=DevicePlacement([SERVING], FakeClock()),
+        autotuning=Autotuning(settings, SystemClock(), spawn),
+    )
+
+
+class EndedChild:
+    """A process of trials that has ended well."""
+
+    def wait(self, timeout_seconds: float) -> int:
+        return 0
+
+    def kill(self) -> None:
+        """Does nothing."""
 
 
 ACCELERATED = AcceleratedSignature(
@@ -348,7 +376,7 @@ def test_loader_cancelled_stops_before_the_next_stage(version: Path, stage: Load
         arenas=arenas_of(FakeSlabPool()),
         reservoir=FakeReservoir(),
         batching=lambda directory: SETTINGS,
-        accelerator=ACCELERATOR_USE,
+        accelerator=serving_use(lambda settings, trials, stderr: EndedChild()),
     )
     with pytest.raises(Cancelled):
         loader.load(progress)
@@ -377,6 +405,40 @@ def test_loader_analyzes_rows_for_an_accelerator(version: Path) -> None:
         ((ACCELERATOR,), (1, 8), "/cache", "auto", 7_000, True, False)
     ]
     assert any(line.startswith("compile") for line in progress.lines)
+
+
+def test_loader_autotunes_what_the_cache_lacks(version: Path) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    plane.untuned = [b"program"]
+    plane.accelerated = [replace(ACCELERATED, untuned_rows=(1,))]
+    trials: list[Trials] = []
+
+    def spawn(settings: TrialSettings, of_load: Trials, stderr: int) -> EndedChild:
+        trials.append(of_load)
+        return EndedChild()
+
+    use = serving_use(spawn)
+    use.end_autotuning()
+    try:
+        make_loader(version, plane, accelerator=use).load(progress)
+    finally:
+        assert use.stop_autotuning(30)
+    assert [(each.device, each.programs) for each in trials] == [("0", [b"program"])]
+    steps = ["analyze_rows", "untuned_programs", "use_accelerator", "make_callables"]
+    assert plane.steps[-5:-1] == steps
+    stages = [line.split()[0] for line in progress.lines]
+    assert stages.index("autotune") < stages.index("compile")
+
+
+@pytest.mark.parametrize("untuned", [[], [b"program"]])
+def test_loader_of_a_starting_server_needs_no_process(version: Path, untuned: list[bytes]) -> None:
+    plane, progress = FakePlane(), FakeProgress()
+    plane.untuned = untuned
+    use = replace(serving_use(lambda *ignored: EndedChild()), accelerators=[ACCELERATOR])
+    use = replace(use, placement=ACCELERATOR_USE.placement)
+    make_loader(version, plane, accelerator=use).load(progress)
+    assert "untuned_programs" not in plane.steps
+    assert not any(line.startswith("autotune") for line in progress.lines)
 
 
 def test_loader_measures_sides_after_the_warm_up(version: Path) -> None:

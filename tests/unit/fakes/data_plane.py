@@ -78,6 +78,8 @@ class FakePlane:
         self.tables_without_value: list[str] = []
         self.op_libraries: list[str] = []
         self.accelerators: list[FakeAccelerator] = []
+        # The results of `untuned_programs` in each load.
+        self.untuned: list[bytes] = []
         # The results of `use_accelerator` and `compile_ahead` in each load, and the arguments of the latter.
         self.accelerated: list[AcceleratedSignature] = []
         self.ahead: list[tuple[object | None, tuple[int, ...], str, str, bool]] = []
@@ -150,7 +152,10 @@ class FakePlane:
         self.accelerators = [FakeAccelerator(plugin, memory_fraction, memory_bytes_max)]
         return self.accelerators
 
-    def open_ahead_compiler(self, plugin: str, topology: str) -> "FakeAheadCompiler":
+    def open_ahead_compiler(
+        self, plugin: str, topology: str, memory_fraction: float
+    ) -> "FakeAheadCompiler":
+        del memory_fraction
         return FakeAheadCompiler(f"{plugin}, {topology}")
 
     def BatchSlots(self, count: int) -> list[int]:  # noqa: N802
@@ -208,6 +213,10 @@ class FakeAheadCompiler:
 
     target: str
     compiled_count: int = 0
+
+    def compile_into(self, program: bytes, cache_directory: str) -> None:
+        """Writes the program into a file of its name."""
+        Path(cache_directory, program.decode()).write_bytes(program)
 
 
 @dataclass
@@ -401,6 +410,19 @@ class FakeSavedModelLoad:
         self._plane.take_step("compile_ahead")
         self._plane.ahead.append((compiler, tuple(rows), cache_directory, tables, only_if_worth))
         return self._plane.accelerated
+
+    def untuned_programs(
+        self,
+        accelerators: Sequence[object],
+        rows: Sequence[int],
+        cache_directory: str,
+        tables: str,
+        memory_bytes_max: int,
+        is_needed: bool,
+    ) -> list[bytes]:
+        del accelerators, rows, cache_directory, tables, memory_bytes_max, is_needed
+        self._plane.take_step("untuned_programs")
+        return self._plane.untuned
 
     def use_accelerator(
         self,

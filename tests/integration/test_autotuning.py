@@ -1,0 +1,242 @@
+"""A server whose accelerator autotunes under a lock, as a GPU does: a plugin over that for CPUs."""
+
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.client import Client
+from serving.core.servable import END
+from tests.integration.accelerators import plugin_path
+from tests.integration.clients import array, caller_to, predict_request, wait_until
+from tests.integration.conftest import StartServer
+from tests.integration.exports import drop, let_settle
+from tests.integration.model_host import HostedModel, ModelHost
+from tests.integration.rest_clients import RestClient
+
+_SOURCE = Path(__file__).with_name("cuda_like_plugin.cc")
+X = np.ones((4, 8), np.float32)
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import tensorflow as tf
+
+    library = tmp_path_factory.mktemp("plugin") / "cuda_like.so"
+    include = f"-I{tf.sysconfig.get_include()}"
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", include, str(_SOURCE)]
+    subprocess.run([*command, "-o", str(library), "-ldl", "-lpthread"], check=True)
+    return library
+
+
+@pytest.fixture(scope="module")
+def layers(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+    """Models of a product whose graphs differ: y is 8 * x for the first, 8 * 2 * x for the second, and so on."""
+    import tensorflow as tf
+
+    exports = []
+    for factor in range(1, 5):
+        module = tf.Module()
+        module.weights = tf.Variable(tf.ones([8, 3]))
+
+        def serve(x: Any, module: Any = module, factor: int = factor) -> Any:
+            return {"y": tf.matmul(x, module.weights) * float(factor)}
+
+        spec = tf.TensorSpec([None, 8], tf.float32, "x")
+        directory = tmp_path_factory.mktemp("layers") / "1"
+        signature = tf.function(serve, input_signature=[spec])
+        tf.saved_model.save(module, str(directory), signatures=signature)
+        exports.append(let_settle(directory))
+    return exports
+
+
+class CudaLike:
+    """A server with one model on the accelerator, and the directory that controls its plugin."""
+
+    def __init__(self, start: StartServer, directory: Path, plugin: Path, **flags: object) -> None:
+        self.control = directory / "control"
+        self.control.mkdir()
+        environment = {
+            "CUDA_LIKE_OVER": str(plugin_path()),
+            "CUDA_LIKE_DIRECTORY": str(self.control),
+            "TMPDIR": str(directory),
+        }
+        self.host = ModelHost(
+            start,
+            directory,
+            accelerator=f"pjrt:{plugin}",
+            accelerator_rows="4",
+            environment=environment,
+            admin_on_data_port=True,
+            **flags,
+        )
+
+    def compiled(self) -> Sequence[str]:
+        """Says how each program was compiled so far: "server autotuned", "child first" and the like."""
+        path = self.control / "compiled"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [
+            f"{'server' if int(pid) == self.pid else 'child'} {how}"
+            for how, pid in (line.split() for line in lines)
+        ]
+
+    def child_pids(self) -> set[int]:
+        """The processes other than the server that have compiled."""
+        lines = (self.control / "compiled").read_text().splitlines()
+        return {int(line.split()[1]) for line in lines} - {self.pid}
+
+    @property
+    def pid(self) -> int:
+        return self.host.server.process_id
+
+
+def is_there(pid: int) -> bool:
+    """True for a zombie of the server too."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def runs(pid: int) -> bool:
+    """False for a zombie, which is not the server's any more if the server was killed."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def assert_answers(model: HostedModel, version: int) -> None:
+    with caller_to(model.server.target) as caller:
+        response = caller.predict(predict_request(model.name, {"x": X}))
+        assert response.model_spec.version.value == version
+        assert array(response.outputs["y"]) == pytest.approx(np.full((4, 3), 8.0 * version))
+
+
+def untuned_rows(model: HostedModel) -> Any:
+    with Client(model.server.target) as client:
+        versions = client.describe_models()[model.name]["versions"]
+    version = max(versions, key=lambda item: int(item["version"]))
+    return version["accelerator_signatures"][0]["untuned_rows"]
+
+
+def swap_of(model: HostedModel, version: int) -> Mapping[str, Any]:
+    _, document, _ = RestClient(model.server).ask("GET", "/v1/swaps")
+    (swap,) = (
+        swap
+        for swap in document["swaps"]
+        if (swap["model"], swap["version"]) == (model.name, version)
+    )
+    return swap  # type: ignore[no-any-return]
+
+
+PJRT = {"platform": "pjrt"}
+
+
+def test_requests_do_not_wait_for_autotuning(
+    start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
+) -> None:
+    server = CudaLike(start_server, tmp_path, plugin)
+    model = server.host.model(settings=PJRT).serve(layers[0])
+    assert server.compiled() == ["server autotuned"]
+    (server.control / "hold").touch()
+    drop(layers[1], model.base_path, 2)
+    wait_until(lambda: len(server.compiled()) == 2, "the process of trials")
+    assert_answers(model, 1)
+    (server.control / "hold").unlink()
+    model.wait_until_available(2)
+    assert_answers(model, 2)
+    assert server.compiled() == ["server autotuned", "child autotuned"]
+    assert untuned_rows(model) == []
+    line = model.wait_for_log("autotuned", version=2)
+    assert line["programs"] == 1
+    swap = swap_of(model, 2)
+    assert swap["figures"]["untuned_programs"] == 0
+    assert "autotune" in [stage["name"] for stage in swap["stages"]]
+    # A version of a known graph needs no process.
+    model.serve(layers[1], 3)
+    assert len(server.compiled()) == 2
+    assert not any(map(is_there, server.child_pids()))
+
+
+def test_a_crash_of_the_process_leaves_first_choices(
+    start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
+) -> None:
+    server = CudaLike(start_server, tmp_path, plugin)
+    model = server.host.model(settings=PJRT).serve(layers[0])
+    (server.control / "crash").touch()
+    model.serve(layers[1], 2)
+    assert_answers(model, 2)
+    assert server.compiled() == ["server autotuned", "child autotuned", "server first"]
+    line = model.wait_for_log("autotuning_failed", version=2)
+    assert line["reason"] == f"the process ended with status {-signal.SIGABRT}"
+    assert untuned_rows(model) == [4]
+    assert swap_of(model, 2)["figures"]["untuned_programs"] == 1
+
+
+def test_a_process_that_hangs_is_killed(
+    start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
+) -> None:
+    server = CudaLike(start_server, tmp_path, plugin, accelerator_autotuning_seconds=8)
+    model = server.host.model(settings=PJRT).serve(layers[0])
+    (server.control / "hold").touch()
+    model.serve(layers[1], 2)
+    assert_answers(model, 2)
+    assert "more than 8 s" in model.wait_for_log("autotuning_failed", version=2)["reason"]
+    assert not any(map(is_there, server.child_pids()))
+
+
+def test_an_unwritable_cache_loads_all_the_same(
+    start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
+) -> None:
+    cache = tmp_path / "cache"
+    server = CudaLike(start_server, tmp_path, plugin, accelerator_cache_directory=cache)
+    model = server.host.model(settings=PJRT).serve(layers[0])
+    for file in cache.iterdir():
+        file.unlink()
+    cache.rmdir()
+    model.serve(layers[1], 2)
+    assert_answers(model, 2)
+    assert "cannot be written" in model.wait_for_log("autotuning_failed", version=2)["stderr"]
+
+
+def test_a_version_that_is_removed_ends_its_process(
+    start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
+) -> None:
+    server = CudaLike(start_server, tmp_path, plugin)
+    model = server.host.model(settings=PJRT).serve(layers[0])
+    (server.control / "hold").touch()
+    drop(layers[1], model.base_path, 2)
+    wait_until(lambda: len(server.compiled()) == 2, "the process of trials")
+    (model.base_path / "2").rename(tmp_path / "removed")
+    model.wait_for_states({2: END})
+    assert not any(map(is_there, server.child_pids()))
+    assert_answers(model, 1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_that_ends_leaves_no_process(
+    start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path], how: int
+) -> None:
+    server = CudaLike(start_server, tmp_path, plugin)
+    model = server.host.model(settings=PJRT).serve(layers[0])
+    (server.control / "hold").touch()
+    drop(layers[1], model.base_path, 2)
+    wait_until(lambda: bool(server.child_pids()), "the process of trials")
+    children = server.child_pids()
+    if how == signal.SIGTERM:
+        model.server.stop()
+        assert not list(tmp_path.glob("millpond-programs-*"))
+    else:
+        model.server.kill()
+    wait_until(lambda: not any(map(runs, children)), "the end of the process")
+
+
+def test_autotuning_can_be_turned_off(
+    start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
+) -> None:
+    server = CudaLike(start_server, tmp_path, plugin, accelerator_autotuning_seconds=0)
+    model = server.host.model(settings=PJRT).serve(layers[0])
+    assert server.compiled() == ["server first"]
+    assert untuned_rows(model) == [4]
