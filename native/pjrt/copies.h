@@ -18,12 +18,14 @@ class Copies {
   Copies& operator=(const Copies&) = delete;
 
   void Add(PJRT_Event* event) { events_.push_back(event); }
-  // Waits for all of them, and returns the first error.
+  // Waits for all of them, and returns the first error. The last one happens last as a rule, so the
+  // thread sleeps once.
   base::Status Await() {
     base::Status first;
-    for (PJRT_Event* const event : std::exchange(events_, {})) {
-      base::Status status = api_.Await(event, "copying");
-      if (first.ok()) first = std::move(status);
+    const std::vector<PJRT_Event*> events = std::exchange(events_, {});
+    for (auto event = events.rbegin(); event != events.rend(); ++event) {
+      base::Status status = api_.Await(*event, "copying");
+      if (!status.ok()) first = std::move(status);
     }
     return first;
   }

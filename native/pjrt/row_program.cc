@@ -36,8 +36,9 @@ size_t WholeLines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 // One run of the accelerator, for `rows` of the `size` rows of a program.
 class RowProgram::OneRun {
  public:
-  // Fills the inputs up, before the run has its turn, because no other run should wait for that. If
-  // it `ends_early`, the turn ends before the outputs are copied.
+  // Copies the inputs to pinned memory, and fills them up, before the run has its turn, because
+  // no other run should wait for that. If it `ends_early`, the turn ends before the outputs are
+  // copied.
   OneRun(const RowProgram& program, const ParameterCopy& copy, int64_t rows, int64_t size,
          StagingPool* staging, std::vector<const char*> inputs, bool ends_early)
       : program_(program),
@@ -48,8 +49,9 @@ class RowProgram::OneRun {
         ends_early_(ends_early),
         inputs_(std::move(inputs)),
         copies_(accelerator_.api()) {
-    if (rows == size) return;
     staged_.emplace(staging->Take());
+    // Memory that is not pinned is no better than the caller's.
+    if (rows == size && !staged_->is_pinned()) return;
     next_ = staged_->data();
     if (next_ == nullptr) {
       own_.reset(new char[program.StagedBytes(size)]);
@@ -103,7 +105,7 @@ class RowProgram::OneRun {
   }
 
  private:
-  // Returns the next `bytes` of the memory for filled-up rows.
+  // Returns the next `bytes` of the run's memory for its tensors.
   char* Stage(size_t bytes) { return std::exchange(next_, next_ + WholeLines(bytes)); }
 
   base::Status StartInputs() {
@@ -132,7 +134,7 @@ class RowProgram::OneRun {
   base::Status StartOutputs(const std::vector<char*>& outputs) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       const size_t bytes = size_ * program_.outputs_[i].bytes;
-      landed_.push_back(rows_ < size_ ? Stage(bytes) : outputs[i]);
+      landed_.push_back(next_ != nullptr ? Stage(bytes) : outputs[i]);
       PJRT_Event* copied = nullptr;
       MILLPOND_RETURN_IF_ERROR(results_[i].StartCopy(landed_[i], bytes, &copied));
       copies_.Add(copied);
@@ -142,7 +144,7 @@ class RowProgram::OneRun {
 
   base::Status Finish(const std::vector<char*>& outputs) {
     MILLPOND_RETURN_IF_ERROR(copies_.Await());
-    for (size_t i = 0; rows_ < size_ && i < outputs.size(); ++i) {
+    for (size_t i = 0; next_ != nullptr && i < outputs.size(); ++i) {
       std::memcpy(outputs[i], landed_[i], rows_ * program_.outputs_[i].bytes);
     }
     return {};
@@ -164,8 +166,8 @@ class RowProgram::OneRun {
   std::vector<const char*> inputs_;  // of `size_` rows each
   // Both declared before the copies, which may read and write them to their end.
   std::optional<StagingPool::Lease> staged_;
-  std::unique_ptr<char[]> own_;  // if no staging buffer is free
-  char* next_ = nullptr;
+  std::unique_ptr<char[]> own_;  // to fill rows up in if no staging buffer is free
+  char* next_ = nullptr;         // in either; null if the run has the caller's memory alone
   Copies copies_;
   std::vector<DeviceBuffer> input_buffers_;
   std::vector<DeviceBuffer> results_;
@@ -182,8 +184,7 @@ base::Status RowProgram::AddSize(int64_t rows, std::unique_ptr<Executable> execu
   for (const RowType& output : outputs_) bytes += rows * static_cast<int64_t>(output.bytes);
   programs_[rows] = {std::move(executable), bytes, std::make_unique<std::atomic<int64_t>>(0),
                      parameters_->accelerator()->MakeStaging(StagedBytes(rows))};
-  // Pins the first buffer before requests come. A run of one row is never filled up.
-  if (rows > 1) static_cast<void>(programs_[rows].staging->Take());
+  static_cast<void>(programs_[rows].staging->Take());  // pins the first ones before requests come
   counts_.AddSize(rows);
   return {};
 }

@@ -78,7 +78,7 @@ class RowProgram {
     int64_t run_bytes = 0;
     // The time of the accelerator that a run takes, learned from the runs; 0 before the first.
     std::unique_ptr<std::atomic<int64_t>> cost_ns;
-    // For runs that are filled up: their inputs and outputs.
+    // For the inputs and outputs of a run.
     std::unique_ptr<StagingPool> staging;
   };
 

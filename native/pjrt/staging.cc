@@ -1,5 +1,6 @@
 #include "native/pjrt/staging.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -7,56 +8,73 @@ namespace millpond::pjrt {
 namespace {
 
 // Whole pages, because that is what a plugin pins.
-constexpr std::align_val_t kAlignment{4096};
+constexpr size_t kPageBytes = 4096;
+
+size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 
-std::unique_ptr<StagingBuffer> StagingBuffer::Make(std::shared_ptr<const Client> client,
-                                                   base::ByteBudget* budget, size_t bytes) {
+std::unique_ptr<StagingBlock> StagingBlock::Make(std::shared_ptr<const Client> client,
+                                                 base::ByteBudget* budget, size_t bytes) {
   base::ByteBudget::Share share(budget);
   if (!share.Resize(static_cast<int64_t>(bytes))) return nullptr;
-  auto* const data = static_cast<char*>(::operator new(bytes, kAlignment, std::nothrow));
+  bytes = RoundUp(bytes, kPageBytes);
+  auto* const data =
+      static_cast<char*>(::operator new (bytes, std::align_val_t{kPageBytes}, std::nothrow));
   if (data == nullptr) return nullptr;
-  return std::unique_ptr<StagingBuffer>(
-      new StagingBuffer(std::move(client), std::move(share), data, bytes));
+  return std::unique_ptr<StagingBlock>(
+      new StagingBlock(std::move(client), std::move(share), data, bytes));
 }
 
-// A buffer that cannot be pinned serves all the same: the plugin copies it once more.
-StagingBuffer::StagingBuffer(std::shared_ptr<const Client> client, base::ByteBudget::Share share,
-                             char* data, size_t bytes)
+// A block that cannot be pinned serves all the same: the plugin copies it once more.
+StagingBlock::StagingBlock(std::shared_ptr<const Client> client, base::ByteBudget::Share share,
+                           char* data, size_t bytes)
     : client_(std::move(client)),
       share_(std::move(share)),
       data_(data),
       is_pinned_(client_->Pin(data_, bytes).ok()) {}
 
-StagingBuffer::~StagingBuffer() {
+StagingBlock::~StagingBlock() {
   if (is_pinned_) client_->Unpin(data_);
-  ::operator delete(data_, kAlignment);
+  ::operator delete (data_, std::align_val_t{kPageBytes});
 }
+
+StagingPool::StagingPool(std::shared_ptr<const Client> client, base::ByteBudget* budget,
+                         size_t bytes)
+    : client_(std::move(client)),
+      budget_(budget),
+      bytes_(RoundUp(bytes, 64)),
+      at_once_(std::clamp<size_t>(kBytesAtOnce / bytes_, 1, kBuffersAtOnce)) {}
 
 StagingPool::Lease StagingPool::Take() {
   {
     const std::lock_guard lock(mutex_);
     if (!free_.empty()) {
-      std::unique_ptr<StagingBuffer> buffer = std::move(free_.back());
+      const Buffer buffer = free_.back();
       free_.pop_back();
-      return {this, std::move(buffer)};
+      return {this, buffer};
     }
-    if (made_count_ == kBuffersMax) return {this, nullptr};
-    ++made_count_;
+    if (made_count_ + at_once_ > kBuffersMax) return {this, Buffer()};
+    made_count_ += at_once_;
   }
   // Without the lock, because pinning takes long.
-  std::unique_ptr<StagingBuffer> made = StagingBuffer::Make(client_, budget_, bytes_);
+  std::unique_ptr<StagingBlock> made = StagingBlock::Make(client_, budget_, at_once_ * bytes_);
+  const std::lock_guard lock(mutex_);
   if (made == nullptr) {
-    const std::lock_guard lock(mutex_);
-    --made_count_;
+    made_count_ -= at_once_;
+    return {this, Buffer()};
   }
-  return {this, std::move(made)};
+  const Buffer first{made->data(), made->is_pinned()};
+  blocks_.push_back(std::move(made));
+  for (size_t i = 1; i < at_once_; ++i) {
+    free_.push_back({first.data + i * bytes_, first.is_pinned});
+  }
+  return {this, first};
 }
 
-void StagingPool::Return(std::unique_ptr<StagingBuffer> buffer) {
+void StagingPool::Return(Buffer buffer) {
   const std::lock_guard lock(mutex_);
-  free_.push_back(std::move(buffer));
+  free_.push_back(buffer);
 }
 
 }  // namespace millpond::pjrt

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "native/base/byte_budget.h"
@@ -12,75 +13,89 @@
 namespace millpond::pjrt {
 
 // Memory of this process from which an accelerator copies, and to which it does. It is pinned if
-// the plugin can (PJRT_Client_DmaMap), so that the plugin copies without memory of its own between.
-class StagingBuffer {
+// the plugin can (PJRT_Client_DmaMap), so that the accelerator itself copies. For other memory XLA
+// has a thread of the process copy each tensor once more, one after the other (CUDA,
+// se_raw_buffer).
+class StagingBlock {
  public:
   // Takes `bytes` from `budget`. Returns null if it, or this machine, has no more.
-  static std::unique_ptr<StagingBuffer> Make(std::shared_ptr<const Client> client,
-                                             base::ByteBudget* budget, size_t bytes);
-  ~StagingBuffer();
-  StagingBuffer(const StagingBuffer&) = delete;
-  StagingBuffer& operator=(const StagingBuffer&) = delete;
+  static std::unique_ptr<StagingBlock> Make(std::shared_ptr<const Client> client,
+                                            base::ByteBudget* budget, size_t bytes);
+  ~StagingBlock();
+  StagingBlock(const StagingBlock&) = delete;
+  StagingBlock& operator=(const StagingBlock&) = delete;
 
   char* data() const { return data_; }
+  bool is_pinned() const { return is_pinned_; }
 
  private:
-  StagingBuffer(std::shared_ptr<const Client> client, base::ByteBudget::Share share, char* data,
-                size_t bytes);
+  StagingBlock(std::shared_ptr<const Client> client, base::ByteBudget::Share share, char* data,
+               size_t bytes);
 
   const std::shared_ptr<const Client> client_;
   const base::ByteBudget::Share share_;  // returned when the memory is free
   char* const data_;
-  bool is_pinned_ = false;
+  const bool is_pinned_;
 };
 
-// The staging buffers of one size of a program. A buffer is made for the first run that finds none
-// free, and serves later runs until the end of the pool, which must outlive all leases.
+// The staging buffers of one size of a program. Buffers are made for the first run that finds none
+// free, several at once, because pinning stops the runs under way for a moment. They serve later
+// runs until the end of the pool, which must outlive all leases.
 //
 // Thread: any number at once. Cost of a lease: a mutex, twice.
 class StagingPool {
  public:
   // Runs of one size at once beyond this many, which is rare, use memory of their own.
-  static constexpr size_t kBuffersMax = 4;
+  static constexpr size_t kBuffersMax = 32;
+  // The buffers that are made at once: so many, or as many as have this size, but one at least.
+  static constexpr size_t kBuffersAtOnce = 8;
+  static constexpr size_t kBytesAtOnce = size_t{8} << 20U;
 
   class Lease;
 
   // `bytes` are those of a buffer, 1 or more.
-  StagingPool(std::shared_ptr<const Client> client, base::ByteBudget* budget, size_t bytes)
-      : client_(std::move(client)), budget_(budget), bytes_(bytes) {}
+  StagingPool(std::shared_ptr<const Client> client, base::ByteBudget* budget, size_t bytes);
 
   // Lends a buffer. The lease has none if all are in use, or if the budget has no more bytes.
   Lease Take();
 
  private:
-  void Return(std::unique_ptr<StagingBuffer> buffer);
+  struct Buffer {
+    char* data = nullptr;
+    bool is_pinned = false;
+  };
+
+  void Return(Buffer buffer);
 
   const std::shared_ptr<const Client> client_;
   base::ByteBudget* const budget_;
-  const size_t bytes_;
+  const size_t bytes_;  // of a buffer; a multiple of a cache line
+  const size_t at_once_;
   std::mutex mutex_;
-  // Both guarded by the mutex.
-  std::vector<std::unique_ptr<StagingBuffer>> free_;
+  // All guarded by the mutex.
+  std::vector<std::unique_ptr<StagingBlock>> blocks_;
+  std::vector<Buffer> free_;
   size_t made_count_ = 0;
 };
 
 // A buffer for one run, which the destructor gives back.
 class StagingPool::Lease {
  public:
-  Lease(StagingPool* pool, std::unique_ptr<StagingBuffer> buffer)
-      : pool_(pool), buffer_(std::move(buffer)) {}
+  Lease(StagingPool* pool, Buffer buffer) : pool_(pool), buffer_(buffer) {}
   ~Lease() {
-    if (buffer_ != nullptr) pool_->Return(std::move(buffer_));
+    if (buffer_.data != nullptr) pool_->Return(buffer_);
   }
-  Lease(Lease&& other) noexcept = default;
+  Lease(Lease&& other) noexcept
+      : pool_(other.pool_), buffer_(std::exchange(other.buffer_, Buffer())) {}
   Lease& operator=(Lease&&) = delete;
 
   // Null without a buffer.
-  char* data() const { return buffer_ == nullptr ? nullptr : buffer_->data(); }
+  char* data() const { return buffer_.data; }
+  bool is_pinned() const { return buffer_.is_pinned; }
 
  private:
   StagingPool* pool_;
-  std::unique_ptr<StagingBuffer> buffer_;
+  Buffer buffer_;
 };
 
 }  // namespace millpond::pjrt

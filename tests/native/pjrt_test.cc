@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <list>
 #include <memory>
 #include <random>
 #include <string>
@@ -241,61 +244,87 @@ std::vector<float> RunOnes(const RowProgram& program, int64_t rows) {
   return output;
 }
 
-// Rows are filled up in one pinned buffer for each size, whatever the number of runs and versions.
-TEST_F(PjrtTest, FilledUpRunsUseOnePinnedBuffer) {
+// Each size has pinned buffers, whatever the number of runs and versions, and of rows in a run.
+TEST_F(PjrtTest, RunsCopyFromAndToPinnedMemory) {
   const auto accelerator = MakeAccelerator();
   for (int version = 1; version <= 3; ++version) {
     const auto program = MakeProgram(accelerator, {1, 8, 32}, 2);
-    EXPECT_EQ(accelerator->staging_bytes(), 3 * 64 + 3 * 128) << "of 8 rows and of 32";
-    const std::vector<float> input(5, 1);
-    const auto* const elements = reinterpret_cast<const char*>(input.data());
+    const int64_t buffer_bytes = 3 * 64 + 3 * 64 + 3 * 128;
+    EXPECT_EQ(accelerator->staging_bytes(), StagingPool::kBuffersAtOnce * buffer_bytes);
     for (int run = 0; run < 20; ++run) {
-      std::vector<float> output(5);
-      auto* const to = reinterpret_cast<char*>(output.data());
-      ASSERT_TRUE(RunThere(*program, 5, {elements, elements}, {to}).ok());
-      EXPECT_EQ(output, std::vector<float>(5, 2 * kFactor));
+      for (const int64_t rows : {1, 5, 8, 32}) {
+        const std::vector<float> input(rows, 1);
+        const auto* const elements = reinterpret_cast<const char*>(input.data());
+        std::vector<float> output(rows);
+        auto* const to = reinterpret_cast<char*>(output.data());
+        ASSERT_TRUE(RunThere(*program, rows, {elements, elements}, {to}).ok());
+        EXPECT_EQ(output, std::vector<float>(rows, 2 * kFactor));
+      }
     }
-    EXPECT_EQ(controls_->pin_count, 2 * version);
-    EXPECT_EQ(controls_->live_pins, 2);
-    EXPECT_EQ(controls_->copies_from_pinned, 2 * 20 * version);
-    EXPECT_EQ(controls_->copies_to_pinned, 20 * version);
+    EXPECT_EQ(controls_->pin_count, 3 * version);
+    EXPECT_EQ(controls_->live_pins, 3);
+    EXPECT_EQ(controls_->copies_from_pinned, 2 * 80 * version);
+    EXPECT_EQ(controls_->copies_to_pinned, 80 * version);
   }
   EXPECT_EQ(controls_->live_pins, 0);
   EXPECT_EQ(accelerator->staging_bytes(), 0);
 }
 
-TEST_F(PjrtTest, FullRunsAreNotStaged) {
-  const auto program = MakeProgram(MakeAccelerator(), {1, 8}, 1);
-  for (const int64_t rows : {1, 8, 16}) RunOnes(*program, rows);
-  EXPECT_EQ(controls_->copies_from_pinned, 0);
-  EXPECT_EQ(controls_->copies_to_pinned, 0);
-}
-
-TEST_F(PjrtTest, APluginThatPinsNothingStagesAllTheSame) {
+TEST_F(PjrtTest, APluginThatPinsNothingRunsAllTheSame) {
   controls_->pins = false;
   const auto program = MakeProgram(MakeAccelerator(), {8}, 1);
-  EXPECT_EQ(RunOnes(*program, 5), std::vector<float>(5, kFactor));
+  for (const int64_t rows : {5, 8, 13}) {
+    EXPECT_EQ(RunOnes(*program, rows), std::vector<float>(rows, kFactor));
+  }
   EXPECT_EQ(controls_->pin_count, 0);
 }
 
 // Buffers are bounded: by their number for each size, and by the accelerator's budget.
 TEST_F(PjrtTest, StagingBuffersAreFewAndWithinTheBudget) {
   const auto accelerator = MakeAccelerator();
-  const auto pool = accelerator->MakeStaging(Accelerator::kStagingBytesMax / 2);
+  auto pool = accelerator->MakeStaging(Accelerator::kStagingBytesMax / 2);
   std::vector<StagingPool::Lease> leases;
   for (int i = 0; i < 3; ++i) leases.push_back(pool->Take());
   EXPECT_NE(leases[1].data(), nullptr);
   EXPECT_EQ(leases[2].data(), nullptr) << "the budget is used up";
-  const auto full = MakeProgram(accelerator, {8}, 1);
-  EXPECT_EQ(RunOnes(*full, 5), std::vector<float>(5, kFactor)) << "in memory of its own";
+  const auto program = MakeProgram(accelerator, {8}, 1);
+  for (const int64_t rows : {5, 8}) {
+    EXPECT_EQ(RunOnes(*program, rows), std::vector<float>(rows, kFactor)) << "in other memory";
+  }
   EXPECT_EQ(controls_->copies_from_pinned, 0);
   leases.clear();
   EXPECT_NE(pool->Take().data(), nullptr);
   EXPECT_EQ(controls_->pin_count, 2) << "a buffer is lent again";
+  pool.reset();
   const auto small = accelerator->MakeStaging(1);
-  for (size_t i = 0; i <= StagingPool::kBuffersMax; ++i) leases.push_back(small->Take());
-  EXPECT_EQ(leases.back().data(), nullptr);
+  for (size_t i = 0; i < StagingPool::kBuffersMax; ++i) leases.push_back(small->Take());
+  EXPECT_NE(leases.back().data(), nullptr);
+  EXPECT_EQ(small->Take().data(), nullptr);
+  EXPECT_EQ(controls_->pin_count, 2 + StagingPool::kBuffersMax / StagingPool::kBuffersAtOnce);
   leases.clear();
+}
+
+// No two leases share memory, however they are taken and returned.
+TEST_F(PjrtTest, LentBuffersNeverOverlap) {
+  const auto accelerator = MakeAccelerator();
+  std::mt19937 random(1);
+  for (const size_t bytes : {1, 64, 100, 5000, 3 << 20}) {
+    const auto pool = accelerator->MakeStaging(bytes);
+    std::list<std::pair<StagingPool::Lease, char>> leases;
+    for (int step = 0; step < 300; ++step) {
+      if (random() % 2 == 0 && !leases.empty()) {
+        leases.erase(std::next(leases.begin(), random() % leases.size()));
+        continue;
+      }
+      StagingPool::Lease lease = pool->Take();
+      if (lease.data() == nullptr) continue;
+      std::memset(lease.data(), step % 100, bytes);
+      leases.emplace_back(std::move(lease), static_cast<char>(step % 100));
+      for (const auto& [other, mark] : leases) {
+        ASSERT_EQ(std::count(other.data(), other.data() + bytes, mark), bytes) << step;
+      }
+    }
+  }
 }
 
 TEST_F(PjrtTest, RunsAreCountedByTheirPrograms) {
