@@ -12,6 +12,7 @@ from serving.config.model_settings_file import read_model_settings_file
 from serving.config.op_library_files import op_libraries_of
 from serving.core.model_config import ModelConfig, SettingsByModel
 from serving.core.model_settings import (
+    BATCHING_COUNT_MAX,
     BATCHING_OFF,
     BatchingChoice,
     BatchingSettings,
@@ -292,11 +293,20 @@ def _batching(flags: Mapping[str, Any]) -> BatchingSettings:
                 )
         return BATCHING_OFF
     if not parameters_file:
-        return BatchingSettings(enabled=BatchingChoice.ON)
+        return _batching_of_flag(flags)
     # Imported here because protobuf takes 80 ms, which most servers can save before they listen.
     from serving.config.batching_parameters_file import read_batching_parameters_file
 
     return read_batching_parameters_file(Path(parameters_file))
+
+
+def _batching_of_flag(flags: Mapping[str, Any]) -> BatchingSettings:
+    """Fills the largest program of an accelerator: a smaller run takes as long there."""
+    settings = BatchingSettings(enabled=BatchingChoice.ON)
+    if not flags["accelerator"]:
+        return settings
+    rows = min(max(flags["accelerator_rows"]), BATCHING_COUNT_MAX)
+    return replace(settings, max_batch_size=max(settings.max_batch_size, rows))
 
 
 def _op_libraries(flags: Mapping[str, Any]) -> tuple[str, ...]:

@@ -88,6 +88,20 @@ def test_server_config_batches_by_flag(arguments: list[str], choice: BatchingCho
     assert config.enable_per_model_batching_parameters is (len(arguments) == 2)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        ([], 1024),
+        (["--accelerator=cuda"], 2048),
+        (["--accelerator=cuda", "--accelerator_rows=1,8"], 1024),
+        (["--accelerator=cuda", "--accelerator_rows=1,8192"], 8192),
+    ],
+)
+def test_a_batch_fills_an_accelerators_program(arguments: list[str], rows: int):
+    config = server_config(parse_flags(["--model_base_path=/m", "--enable_batching", *arguments]))
+    assert config.batching.max_batch_size == rows
+
+
 def test_server_config_reads_batching_parameters(path: Path):
     path.write_text("max_batch_size { value: 16 }")
     flags = ["--enable_batching", f"--batching_parameters_file={path}"]
