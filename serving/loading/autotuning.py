@@ -142,7 +142,7 @@ class Autotuning:
                 said = stderr.read().decode(errors="replace").strip()[-_STDERR_CHARACTERS:]
         except (OSError, FutureTimeoutError) as error:
             reason = f"the process cannot be started: {error!r}"
-        if not cancellation.is_cancelled:
+        if not (cancellation.is_cancelled or self._is_stopping):
             _report(trials, reason, said, seconds_since(self._clock, began_ns))
         return not reason
 

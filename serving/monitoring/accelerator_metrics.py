@@ -36,6 +36,7 @@ def accelerator_metrics(
     yield _cpu_runs(runs)
     yield from _sides(versions)
     yield _programs(parts)
+    yield _untuned(versions)
     yield from _memory(parts)
     yield from _sensors(parts.gpu_figures())
 
@@ -112,6 +113,16 @@ def _programs(parts: MonitoredParts) -> Samples:
         state = accelerator.state()
         samples.add((accelerator.name, "compiled"), state.compiled_count)
         samples.add((accelerator.name, "cache"), state.loaded_count)
+    return samples
+
+
+def _untuned(versions: Mapping[ServableId, AcceleratedVersion]) -> Samples:
+    samples = Samples(families.ACCELERATOR_UNTUNED)
+    for servable_id, version in versions.items():
+        for signature in version.signatures:
+            if signature.rows:
+                labels = (servable_id.name, str(servable_id.version), signature.name)
+                samples.add(labels, len(signature.untuned_rows))
     return samples
 
 

@@ -525,6 +525,13 @@ ACCELERATOR_PROGRAMS = MetricFamily(
     help="Programs of all loads since the start, by their source: compiled, or cache "
     "(--accelerator_cache_directory).",
 )
+ACCELERATOR_UNTUNED = MetricFamily(
+    name="serving_accelerator_untuned_programs",
+    kind="gauge",
+    labels=_SIGNATURE_LABELS,
+    help="Programs of a signature that were compiled for a GPU without autotuning, so they may be slow. No series "
+    "for a signature that stays on the CPU.",
+)
 ACCELERATOR_USED = MetricFamily(
     name="serving_accelerator_memory_used_bytes",
     kind="gauge",
@@ -809,6 +816,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     ),
     *(ACCELERATOR_STAGE, ACCELERATOR_CPU_RUNS, ACCELERATOR_MEDIAN, ACCELERATOR_CHOSEN),
     ACCELERATOR_PROGRAMS,
+    ACCELERATOR_UNTUNED,
     *(ACCELERATOR_USED, ACCELERATOR_LIMIT),
     *(GPU_UTILIZATION, GPU_ENERGY, GPU_TEMPERATURE),
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),

@@ -12,8 +12,8 @@ def sides_text(sizes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def untuned_text(rows: Sequence[int]) -> str:
-    """A text like "1, 8 rows not autotuned"; "" if all programs are."""
-    return f"{', '.join(f'{count:,}' for count in rows)} rows not autotuned" if rows else ""
+    """A text like "rows not autotuned: 1, 8"; "" if all programs are."""
+    return f"rows not autotuned: {', '.join(f'{count:,}' for count in rows)}" if rows else ""
 
 
 def _size_text(size: Mapping[str, Any]) -> str:

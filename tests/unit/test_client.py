@@ -527,7 +527,12 @@ def test_status_says_what_ran_on_the_accelerator():
     servable.runs = [BUSY_RUNS, idle]
     servable.accelerated = [
         AcceleratedSignature(
-            name="idle", rows=(1,), reason="", host_ops=("Assert",), host_tables=("ids",)
+            name="idle",
+            rows=(1, 2_048),
+            reason="",
+            host_ops=("Assert",),
+            host_tables=("ids",),
+            untuned_rows=(1, 2_048),
         ),
         AcceleratedSignature(
             name="parse", rows=(), reason="it has no product", host_ops=(), host_tables=()
@@ -541,7 +546,7 @@ def test_status_says_what_ran_on_the_accelerator():
     print_models({"ctr": model}, 0, out)
     assert out.getvalue().splitlines()[2:] == [
         "ctr: version 7: signature idle runs on the CPU in part (Assert, ids); on the accelerator "
-        "(12.3 MB of parameters there): no run yet",
+        "(12.3 MB of parameters there): no run yet; rows not autotuned: 1, 2,048",
         "ctr: version 7: signature parse runs on the CPU (it has no product)",
         "ctr: version 7: signature serving_default runs on the accelerator (12.3 MB of parameters there): 8 runs, "
         "36 rows and 7 of padding; on the CPU: shape 2, memory 1; 1 row on the CPU (0.55 ms; accelerator 0.80 ms), "

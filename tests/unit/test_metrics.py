@@ -39,7 +39,7 @@ from serving.core.servable import (
     UnloadStage,
 )
 from serving.data_plane.loads import AcceleratorMemory, AcceleratorState
-from serving.data_plane.servables import CPU_REASONS, BatchFigures
+from serving.data_plane.servables import CPU_REASONS, AcceleratedSignature, BatchFigures
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.loading.reservoirs import Reservoirs
 from serving.monitoring.collector import MetricsCollector, MetricsExposition
@@ -759,6 +759,20 @@ def test_programs_of_an_accelerator_have_their_source():
     name = "serving_accelerator_programs_total"
     assert value(series, name, device="0", source="compiled") == 3
     assert value(series, name, device="0", source="cache") == 4
+
+
+def test_programs_without_autotuning_are_counted():
+    stays = AcceleratedSignature("parse", (), "it has no product", (), ())
+    parts = fake_parts(
+        statuses=[status()],
+        runs={ServableId("m", 1): [BUSY_RUNS]},
+        accelerated={ServableId("m", 1): [replace(CHOSEN_SIDES, untuned_rows=(1, 8)), stays]},
+    )
+    series, name = series_of(parts), "serving_accelerator_untuned_programs"
+    assert value(series, name, model="m", version="1", signature="serving_default") == 2
+    assert [dict(labels)["signature"] for found, labels in series if found == name] == [
+        "serving_default"
+    ]
 
 
 def test_version_that_ends_has_no_runs_on_accelerator():

@@ -474,10 +474,11 @@ def test_version_shows_what_runs_on_the_cpu() -> None:
 
 def test_version_shows_both_sides_of_a_signature() -> None:
     scene = FakeParts(statuses=[status("m", 1)], runs={ServableId("m", 1): [BUSY_RUNS]})
-    scene.streams.accelerated[ServableId("m", 1)] = [CHOSEN_SIDES]
+    scene.streams.accelerated[ServableId("m", 1)] = [replace(CHOSEN_SIDES, untuned_rows=(8,))]
     shown = version_of(scene)["accelerator"]
     assert isinstance(shown, list)
     assert shown[0]["sides"].startswith("1 row on the CPU (0.55 ms; accelerator 0.80 ms), up to 8")
+    assert shown[0]["sides"].endswith("; rows not autotuned: 8")
 
 
 def test_signature_without_a_timed_run_has_no_run_time() -> None:

@@ -141,13 +141,25 @@ def span_latency(request_count: int, p999_seconds: float = 0.012) -> SpanLatency
     )
 
 
-_STAGES_MS = (4, 90, 2, 30, 810, 60, 40, 210, 320, 150, 1)
+_STAGES_MS = {
+    LoadStage.CHECK: 4,
+    LoadStage.READ_GRAPH: 90,
+    LoadStage.TAKE_ARENA: 2,
+    LoadStage.CREATE_SESSION: 30,
+    LoadStage.RESTORE: 810,
+    LoadStage.INIT: 60,
+    LoadStage.MAKE_CALLABLES: 40,
+    LoadStage.WARM_UP: 210,
+    LoadStage.SELF_WARM_UP: 320,
+    LoadStage.GATES: 150,
+    LoadStage.PUBLISH: 1,
+}
 
 
 def _stages(version: int, began_at_ns: int) -> tuple[StageSpan, ...]:
     at_ns = began_at_ns + NS_PER_SECOND
     stages = [_stage("settle", "source", version, began_at_ns, at_ns)]
-    for stage, length_ms in zip(LoadStage, _STAGES_MS):
+    for stage, length_ms in _STAGES_MS.items():
         stages.append(_stage(stage.value, "load", version, at_ns, at_ns + length_ms * _MS))
         at_ns += length_ms * _MS
     return tuple(stages)
