@@ -321,7 +321,8 @@ struct SavedModel::State {
     return {};
   }
 
-  // Runs `target` on this thread, off the pools that requests use.
+  // Runs `target` on this thread, off the pools that requests use. By a callable, because the
+  // session would keep the executor of a Run to its end: the graph, and its constants.
   Status RunTarget(const std::string& target, const NamedTensors& feeds, const char* doing,
                    KernelWatch* watch = nullptr) {
     const ParameterMemoryScope parameter_scope(parameters);
@@ -330,12 +331,21 @@ struct SavedModel::State {
     run.is_cancelled = &control->is_cancelled;
     const RunScope run_scope(run, /*checks_shapes=*/false, RunScope::kNoLimit, watch);
     const CoreShareScope core_share;
-    tensorflow::RunOptions options;
-    options.set_inter_op_thread_pool(LoadPool());
+    tensorflow::CallableOptions options;
+    options.mutable_run_options()->set_inter_op_thread_pool(LoadPool());
+    options.add_target(target);
+    std::vector<tensorflow::Tensor> fed;
+    for (const auto& [name, tensor] : feeds) {
+      options.add_feed(name);
+      fed.push_back(tensor);
+    }
+    const std::string what = doing + (" " + directory);
+    tensorflow::Session::CallableHandle callable = 0;
+    MILLPOND_RETURN_IF_TF_ERROR(session->MakeCallable(options, &callable), what);
     std::vector<tensorflow::Tensor> none;
-    tensorflow::RunMetadata metadata;
-    return FromTensorFlow(session->Run(options, feeds, {}, {target}, &none, &metadata),
-                          doing + (" " + directory));
+    const absl::Status ran = session->RunCallable(callable, fed, &none, nullptr);
+    session->ReleaseCallable(callable).IgnoreError();
+    return FromTensorFlow(ran, what);
   }
 };
 
@@ -587,7 +597,8 @@ Status SavedModel::MakeCallables() {
   if (CurrentRuntimeOptions().serves_session_run) {
     state_->session_callables = std::make_unique<SessionCallables>(state_->session.get());
   }
-  state_->meta_graph.Clear();
+  // Clear would keep the memory of each node.
+  state_->meta_graph = {};
   state_->asset_feeds.clear();
   state_->step = Step::kReady;
   return {};

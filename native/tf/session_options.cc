@@ -43,6 +43,11 @@ tensorflow::SessionOptions MakeSessionOptions(const tensorflow::MetaGraphDef& me
       runtime.keeps_graphs);
   if (!runtime.is_stock) {
     options.config.mutable_experimental()->set_executor_type(kRunExecutor);
+    // An executor does not need its graph once it is made.
+    options.config.mutable_experimental()->set_disable_output_partition_graphs(true);
+    // It looks for tensors of a GPU that could be swapped out, by a simulation of the run.
+    options.config.mutable_graph_options()->mutable_rewrite_options()->set_memory_optimization(
+        tensorflow::RewriterConfig::NO_MEM_OPT);
     // It moves nodes into branches, over a copy of the graph in MLIR. That is a sixth of the time
     // of a small model's load, also if there is no branch.
     if (!HasFunctionalControlFlow(meta_graph.graph_def())) {

@@ -125,6 +125,22 @@ TEST_F(ParameterMemoryTest, NothingIsLeftInItOnceTheModelIsFreed) {
   EXPECT_EQ(parameters_.Statistics().in_use_bytes, 0);
 }
 
+// Its graph is not run again.
+TEST_F(ParameterMemoryTest, NothingOfTheInitOpsGraphIsLeftInIt) {
+  SavedModelFiles files = testing::DoublingModel();
+  files.AddConst("large", Steps(1));
+  files.AddConst("true", Tensor(true));
+  files.AddNode("check", "Assert", {"true", "large"}, [](tensorflow::NodeDef* node) {
+    (*node->mutable_attr())["T"].mutable_list()->add_type(tensorflow::DT_FLOAT);
+  });
+  files.SetInitOp("check");
+  Write(files);
+  const Status loaded = Load(&parameters_);
+  ASSERT_TRUE(loaded.ok()) << loaded.message();
+  EXPECT_GE(parameters_.Statistics().in_use_bytes_peak, kVariableBytes);
+  EXPECT_LT(parameters_.Statistics().in_use_bytes, kVariableBytes / 2);
+}
+
 TEST_F(ParameterMemoryTest, TwoVersionsEachHaveTheirOwn) {
   Write(LargeVariableModel());
   ASSERT_TRUE(Load(&parameters_).ok());

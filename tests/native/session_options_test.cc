@@ -25,6 +25,16 @@ TEST(SessionOptionsTest, AGraphWithoutBranchesIsNotCopiedIntoMlir) {
   EXPECT_TRUE(DisablesTfg(meta_graph));
 }
 
+TEST(SessionOptionsTest, AnExecutorsGraphIsNotKept) {
+  EXPECT_TRUE(MakeSessionOptions({}).config.experimental().disable_output_partition_graphs());
+}
+
+TEST(SessionOptionsTest, NoTensorIsSoughtThatAGpuCouldSwap) {
+  const tensorflow::SessionOptions options = MakeSessionOptions({});
+  EXPECT_EQ(options.config.graph_options().rewrite_options().memory_optimization(),
+            tensorflow::RewriterConfig::NO_MEM_OPT);
+}
+
 TEST(SessionOptionsTest, BranchesAndLoopsAreOptimizedAsInTensorFlow) {
   for (const std::string op :
        {"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile", "For"}) {
