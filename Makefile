@@ -38,7 +38,9 @@ mkdir -p $(BUILD)/$(1) && { $(3) cmake -S . -B $(BUILD)/$(1) $(2) >$(BUILD)/$(1)
 endef
 
 # A sanitizer build has only the rungs below TensorFlow and their tests (tests/native/CMakeLists.txt).
-WITHOUT_TENSORFLOW := -G Ninja -DMILLPOND_BUILD_MODULE=OFF -DMILLPOND_BUILD_TESTS=ON
+# A header of TensorFlow's package is enough for the accelerators' tests.
+WITHOUT_TENSORFLOW = -G Ninja -DMILLPOND_BUILD_MODULE=OFF -DMILLPOND_BUILD_TESTS=ON \
+  -DMILLPOND_TENSORFLOW_DIR=$(firstword $(wildcard $(abspath $(VENV))/lib/python3*/site-packages/tensorflow))
 # With AddressSanitizer clang compiles in a third of the time of g++. Its ThreadSanitizer hangs if a child gets a signal.
 CLANG := CC=clang-14 CXX=clang++-14
 

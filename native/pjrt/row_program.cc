@@ -65,6 +65,13 @@ class RowProgram::OneRun {
     }
   }
 
+  // After an error, the run may be under way. Its memory is charged until nothing uses it.
+  ~OneRun() {
+    if (!is_finished_) static_cast<void>(AwaitReady(results_));
+  }
+  OneRun(const OneRun&) = delete;
+  OneRun& operator=(const OneRun&) = delete;
+
   // Starts all steps in its `turn`, and waits for the end of the last one.
   base::Status Run(const Executable& executable, const std::vector<char*>& outputs,
                    DeviceTurns::Turn* turn) {
@@ -144,6 +151,7 @@ class RowProgram::OneRun {
 
   base::Status Finish(const std::vector<char*>& outputs) {
     MILLPOND_RETURN_IF_ERROR(copies_.Await());
+    is_finished_ = true;
     for (size_t i = 0; next_ != nullptr && i < outputs.size(); ++i) {
       std::memcpy(outputs[i], landed_[i], rows_ * program_.outputs_[i].bytes);
     }
@@ -161,6 +169,7 @@ class RowProgram::OneRun {
   const int64_t rows_;
   const int64_t size_;
   const bool ends_early_;
+  bool is_finished_ = false;
   DeviceTurns::Turn* turn_ = nullptr;
   int64_t took_ns_ = 0;
   std::vector<const char*> inputs_;  // of `size_` rows each

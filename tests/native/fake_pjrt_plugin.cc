@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -14,7 +15,23 @@
 #include <vector>
 
 #include "native/base/clock.h"
+#include "tests/native/late_device.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
+
+using millpond::tests::LateDevice;
+
+// The memory of a buffer, as long as the buffer or a step of a late device has it. Its place is
+// free for the next buffer of its size then, with nothing in it that could pass for an answer.
+struct DeviceMemory {
+  explicit DeviceMemory(size_t count);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  size_t bytes() const { return elements.size() * sizeof(float); }
+
+  std::vector<float> elements;
+};
 
 struct PJRT_Error {
   PJRT_Error_Code code;
@@ -39,11 +56,14 @@ struct PJRT_Device {
 struct PJRT_Event {
   int64_t happens_ns;
   bool is_transfer_in = false;
+  LateDevice::StepPtr step = nullptr;  // after which it happens, if the device is late
 };
 struct PJRT_Buffer {
   int device;
-  std::vector<float> elements;
+  std::shared_ptr<DeviceMemory> memory;
   int64_t ready_ns = 0;
+  LateDevice::StepPtr written = nullptr;  // the step that writes it, if the device is late
+  bool is_freed = false;
 };
 struct PJRT_Executable {};
 struct PJRT_LoadedExecutable {
@@ -59,6 +79,23 @@ namespace {
 FakePjrtControls controls;
 std::mutex mutex;
 std::map<const char*, size_t> pinned;  // the bytes at each address; guarded by the mutex
+std::multimap<size_t, std::vector<float>> free_memory;  // by element count; guarded by the mutex
+std::unique_ptr<LateDevice> late;                       // of the only client that is late
+// Buffers of a late device that were freed, so that a later use of one is seen; guarded by the
+// mutex.
+std::vector<std::unique_ptr<PJRT_Buffer>> freed_buffers;
+
+// No answer of a program, and no sum of some of them, is like this.
+constexpr float kScribble = -1.5e30F;
+
+// A late device may take its time to free a buffer.
+constexpr uint32_t kOneSlowOf = 8;
+constexpr int64_t kSlowNs = 50'000;
+
+void CountMisuse() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.misuse_count += 1;
+}
 
 // Adds 1 to `*count` if all of `bytes` at `data` are pinned.
 void CountIfPinned(const void* data, size_t bytes, int64_t* count) {
@@ -112,6 +149,13 @@ void Log(int64_t ns, std::vector<int64_t>* log) {
   if (controls.is_serial) log->push_back(ns);
 }
 
+// Returns an event that happens after `step`.
+PJRT_Event* MakeEvent(LateDevice::StepPtr step) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_events += 1;
+  return new PJRT_Event{0, false, std::move(step)};
+}
+
 PJRT_Error* MakeBuffer(int device, size_t count, PJRT_Buffer** buffer) {
   {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -119,12 +163,17 @@ PJRT_Error* MakeBuffer(int device, size_t count, PJRT_Buffer** buffer) {
     if (controls.used_bytes + bytes <= controls.memory_bytes_max) {
       controls.used_bytes += bytes;
       controls.live_buffers += 1;
-      *buffer = new PJRT_Buffer{device, std::vector<float>(count)};
+      *buffer = new PJRT_Buffer{device, std::make_shared<DeviceMemory>(count)};
       return nullptr;
     }
+    controls.refused_count += 1;
   }
   return MakeError(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the fake device is full");
 }
+
+// Fails some calls and steps of a late device.
+bool FailsNow() { return late != nullptr && late->Draw(controls.late_fails_one_of); }
+std::string LateFault() { return FailsNow() ? "the fake step has failed" : ""; }
 
 void ErrorDestroy(PJRT_Error_Destroy_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
@@ -157,11 +206,15 @@ PJRT_Error* PluginAttributes(PJRT_Plugin_Attributes_Args* args) {
 PJRT_Error* ClientCreate(PJRT_Client_Create_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_clients += 1;
+  if (controls.is_late) late = std::make_unique<LateDevice>(controls.late_seed);
   args->client = new PJRT_Client{static_cast<size_t>(controls.device_count)};
   return nullptr;
 }
 PJRT_Error* ClientDestroy(PJRT_Client_Destroy_Args* args) {
+  late.reset();
   const std::lock_guard<std::mutex> lock(mutex);
+  freed_buffers.clear();
+  free_memory.clear();
   controls.live_clients -= 1;
   delete args->client;
   return nullptr;
@@ -311,21 +364,51 @@ PJRT_Error* ClientDmaMap(PJRT_Client_DmaMap_Args* args) {
   return nullptr;
 }
 PJRT_Error* ClientDmaUnmap(PJRT_Client_DmaUnmap_Args* args) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  controls.live_pins -= static_cast<int64_t>(pinned.erase(static_cast<const char*>(args->data)));
+  const auto* const begin = static_cast<const char*>(args->data);
+  size_t bytes = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    bytes = pinned.at(begin);
+    controls.live_pins -= static_cast<int64_t>(pinned.erase(begin));
+  }
+  if (late != nullptr && late->IsInConflict({begin, bytes, true})) CountMisuse();
   return nullptr;
+}
+
+// Starts a copy of a late device. Memory that another step writes meanwhile, or that this one
+// writes while another one has it, was given to the device twice.
+LateDevice::StepPtr StartLateCopy(LateDevice::Lane lane, std::vector<LateDevice::StepPtr> after,
+                                  LateDevice::Work work, LateDevice::HostMemory host) {
+  if (late->IsInConflict(host)) CountMisuse();
+  return late->Add(lane, std::move(after), std::move(work), host);
+}
+
+// The elements are read just before the event that ends the host's promise.
+void StartLateCopyIn(PJRT_Client_BufferFromHostBuffer_Args* args) {
+  const auto* const from = static_cast<const char*>(args->data);
+  const auto work = [from, memory = args->buffer->memory, fault = LateFault()] {
+    if (fault.empty()) std::memcpy(memory->elements.data(), from, memory->bytes());
+    return fault;
+  };
+  args->buffer->written =
+      StartLateCopy(LateDevice::Lane::kIn, {}, work, {from, args->buffer->memory->bytes(), false});
+  args->done_with_host_buffer = MakeEvent(args->buffer->written);
 }
 
 PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
   const int device = args->device->description.id;
-  if (controls.fails_transfers || device == controls.failing_device) {
+  if (controls.fails_transfers || device == controls.failing_device || FailsNow()) {
     return MakeError(PJRT_Error_Code_INTERNAL, "the fake link is gone");
   }
   size_t count = 1;
   for (size_t i = 0; i < args->num_dims; ++i) count *= args->dims[i];
   if (PJRT_Error* const error = MakeBuffer(device, count, &args->buffer)) return error;
-  std::memcpy(args->buffer->elements.data(), args->data, count * sizeof(float));
   CountIfPinned(args->data, count * sizeof(float), &controls.copies_from_pinned);
+  if (late != nullptr) {
+    StartLateCopyIn(args);
+    return nullptr;
+  }
+  std::memcpy(args->buffer->memory->elements.data(), args->data, count * sizeof(float));
   args->buffer->ready_ns =
       EndOf(millpond::base::MonotonicNs(), controls.transfer_in_ns, &controls.link_in_free_ns);
   Log(args->buffer->ready_ns - controls.transfer_in_ns, &controls.transfer_in_begin_ns);
@@ -340,32 +423,93 @@ PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
   return nullptr;
 }
 PJRT_Error* BufferDestroy(PJRT_Buffer_Destroy_Args* args) {
+  if (args->buffer->is_freed) CountMisuse();
+  if (late != nullptr && late->Draw(kOneSlowOf)) millpond::base::SleepNs(kSlowNs);
+  std::shared_ptr<DeviceMemory> memory;
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_buffers -= 1;
-  controls.used_bytes -= static_cast<int64_t>(args->buffer->elements.size() * sizeof(float));
-  delete args->buffer;
+  // Its memory takes the mutex at its end.
+  memory.swap(args->buffer->memory);
+  args->buffer->is_freed = true;
+  freed_buffers.emplace_back(args->buffer);
+  if (late == nullptr) freed_buffers.clear();
   return nullptr;
 }
 PJRT_Error* BufferReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
-  args->event = MakeEvent(args->buffer->ready_ns);
+  args->event =
+      late == nullptr ? MakeEvent(args->buffer->ready_ns) : MakeEvent(args->buffer->written);
   return nullptr;
 }
 PJRT_Error* BufferSize(PJRT_Buffer_OnDeviceSizeInBytes_Args* args) {
-  args->on_device_size_in_bytes = args->buffer->elements.size() * sizeof(float);
+  args->on_device_size_in_bytes = args->buffer->memory->bytes();
   return nullptr;
 }
+// The elements are written just before the event, and something else before that.
+void StartLateCopyOut(PJRT_Buffer_ToHostBuffer_Args* args) {
+  auto* const to = static_cast<char*>(args->dst);
+  const auto work = [to, memory = args->src->memory, took_ns = controls.transfer_out_ns,
+                     fault = LateFault()] {
+    millpond::base::SleepNs(took_ns);
+    std::fill_n(reinterpret_cast<float*>(to), memory->elements.size(), kScribble);
+    if (fault.empty()) std::memcpy(to, memory->elements.data(), memory->bytes());
+    return fault;
+  };
+  args->event = MakeEvent(StartLateCopy(LateDevice::Lane::kOut, {args->src->written}, work,
+                                        {to, args->dst_size, true}));
+}
+
 PJRT_Error* BufferToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
-  const std::vector<float>& elements = args->src->elements;
+  if (args->src->is_freed || FailsNow()) {
+    if (args->src->is_freed) CountMisuse();
+    return MakeError(PJRT_Error_Code_INTERNAL, "the fake copy cannot begin");
+  }
+  const std::vector<float>& elements = args->src->memory->elements;
   if (args->dst_size != elements.size() * sizeof(float)) {
     return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake copy has another size");
   }
-  std::memcpy(args->dst, elements.data(), args->dst_size);
   CountIfPinned(args->dst, args->dst_size, &controls.copies_to_pinned);
+  if (late != nullptr) {
+    StartLateCopyOut(args);
+    return nullptr;
+  }
+  std::memcpy(args->dst, elements.data(), args->dst_size);
   const int64_t done_ns = EndOf(std::max(args->src->ready_ns, millpond::base::MonotonicNs()),
                                 controls.transfer_out_ns, &controls.link_out_free_ns);
   Log(done_ns, &controls.transfer_out_end_ns);
   args->event = MakeEvent(done_ns);
   return nullptr;
+}
+
+using Memories = std::vector<std::shared_ptr<DeviceMemory>>;
+
+Memories MemoryOf(const std::vector<PJRT_Buffer*>& buffers) {
+  Memories memories;
+  for (const PJRT_Buffer* buffer : buffers) memories.push_back(buffer->memory);
+  return memories;
+}
+
+// The program: `arguments` are the inputs and the parameter.
+void Compute(const Memories& arguments, DeviceMemory* output) {
+  for (size_t row = 0; row < output->elements.size(); ++row) {
+    float sum = 0;
+    for (size_t input = 0; input + 1 < arguments.size(); ++input) {
+      sum += arguments[input]->elements.at(row);
+    }
+    output->elements[row] = sum * arguments.back()->elements[0];
+  }
+}
+
+void StartLateRun(const std::vector<PJRT_Buffer*>& arguments, int64_t took_ns,
+                  PJRT_Buffer* output) {
+  std::vector<LateDevice::StepPtr> after;
+  for (const PJRT_Buffer* argument : arguments) after.push_back(argument->written);
+  const auto work = [from = MemoryOf(arguments), to = output->memory, took_ns,
+                     fault = LateFault()] {
+    millpond::base::SleepNs(took_ns);
+    if (fault.empty()) Compute(from, to.get());
+    return fault;
+  };
+  output->written = late->Add(LateDevice::Lane::kRun, std::move(after), work, {});
 }
 
 PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
@@ -376,7 +520,7 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
     controls.run_count += 1;
     controls.device_run_counts[device] += 1;
   }
-  if (controls.fails_runs || device == controls.failing_device) {
+  if (controls.fails_runs || device == controls.failing_device || FailsNow()) {
     return MakeError(PJRT_Error_Code_INTERNAL, "the fake device is gone");
   }
   PJRT_Buffer* const* const arguments = args->argument_lists[0];
@@ -384,26 +528,34 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
     return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake run has another argument count");
   }
   for (size_t i = 0; i < args->num_args; ++i) {
+    if (arguments[i]->is_freed) {
+      CountMisuse();
+      return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake buffer was freed");
+    }
     if (arguments[i]->device == device) continue;
     return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake buffer is on another device");
   }
   PJRT_Buffer* output = nullptr;
   if (PJRT_Error* const error = MakeBuffer(device, executable.rows, &output)) return error;
-  int64_t begins_ns = millpond::base::MonotonicNs();
-  for (size_t input = 0; input < executable.inputs; ++input) {
-    begins_ns = std::max(begins_ns, arguments[input]->ready_ns);
-    for (size_t row = 0; row < executable.rows; ++row) {
-      output->elements[row] += arguments[input]->elements.at(row);
-    }
-  }
-  for (float& element : output->elements) element *= arguments[executable.inputs]->elements[0];
-  const int64_t took_ns = controls.run_ns + static_cast<int64_t>(executable.rows) * controls.row_ns;
-  output->ready_ns = EndOf(begins_ns, took_ns, &controls.device_free_ns);
   args->output_lists[0][0] = output;
+  const std::vector<PJRT_Buffer*> inputs(arguments, arguments + args->num_args);
+  const int64_t took_ns = controls.run_ns + static_cast<int64_t>(executable.rows) * controls.row_ns;
+  if (late != nullptr) {
+    StartLateRun(inputs, took_ns, output);
+    return nullptr;
+  }
+  int64_t begins_ns = millpond::base::MonotonicNs();
+  for (const PJRT_Buffer* input : inputs) begins_ns = std::max(begins_ns, input->ready_ns);
+  Compute(MemoryOf(inputs), output->memory.get());
+  output->ready_ns = EndOf(begins_ns, took_ns, &controls.device_free_ns);
   return nullptr;
 }
 
 PJRT_Error* EventAwait(PJRT_Event_Await_Args* args) {
+  if (args->event->step != nullptr) {
+    const std::string error = late->Await(args->event->step);
+    return error.empty() ? nullptr : MakeError(PJRT_Error_Code_INTERNAL, error.c_str());
+  }
   millpond::base::SleepNs(
       std::max<int64_t>(0, args->event->happens_ns - millpond::base::MonotonicNs()));
   return nullptr;
@@ -463,7 +615,28 @@ PJRT_Api MakeTable() {
 
 }  // namespace
 
+DeviceMemory::DeviceMemory(size_t count) {
+  const auto freed = free_memory.find(count);
+  if (freed == free_memory.end()) {
+    elements.assign(count, kScribble);
+    return;
+  }
+  elements.swap(freed->second);
+  free_memory.erase(freed);
+}
+
+DeviceMemory::~DeviceMemory() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.used_bytes -= static_cast<int64_t>(bytes());
+  std::fill(elements.begin(), elements.end(), kScribble);
+  free_memory.emplace(elements.size(), std::move(elements));
+}
+
 extern "C" {
+
+__attribute__((visibility("default"))) bool FakePjrtUses(const void* begin, size_t bytes) {
+  return late != nullptr && late->IsInConflict({static_cast<const char*>(begin), bytes, true});
+}
 
 __attribute__((visibility("default"))) FakePjrtControls* FakePjrtControlsOf() { return &controls; }
 

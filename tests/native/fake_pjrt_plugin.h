@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -31,7 +32,14 @@ struct FakePjrtControls {
   int64_t link_out_free_ns = 0;
   std::vector<int64_t> transfer_in_begin_ns;  // of all copies to the device, if `is_serial`
   std::vector<int64_t> transfer_out_end_ns;   // of all copies back, if `is_serial`
-  int64_t used_bytes = 0;                     // of all buffers together
+  // A client that is made now does all steps as late as the API permits (late_device.h), with this
+  // seed. One such client at a time. Copies to the device take no time then.
+  bool is_late = false;
+  uint32_t late_seed = 1;
+  uint32_t late_fails_one_of = 0;  // calls and steps of a late device, on average; 0: none
+  int64_t misuse_count = 0;        // uses of freed buffers and of memory that another copy has
+  int64_t refused_count = 0;       // buffers for which there was no memory
+  int64_t used_bytes = 0;          // of all buffers together, until nothing uses their memory
   int64_t live_buffers = 0;
   int64_t live_executables = 0;
   int64_t live_clients = 0;
@@ -53,3 +61,6 @@ struct FakePjrtControls {
 
 // The plugin's own, found by the name "FakePjrtControlsOf".
 extern "C" FakePjrtControls* FakePjrtControlsOf();
+// True if a step of a late device that is not done reads or writes one of these bytes. Found by the
+// name "FakePjrtUses".
+extern "C" bool FakePjrtUses(const void* begin, size_t bytes);
