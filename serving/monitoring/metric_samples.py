@@ -170,8 +170,21 @@ def _openmetrics_head(family: MetricFamily) -> str:
 
 def _label_text(names: Sequence[str], values: Sequence[str]) -> str:
     """The labels as they stand in braces, sorted. A sample may have fewer values than its family labels."""
-    pairs = sorted(zip(names, values, strict=False))
-    return ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs])
+    template, order = _label_template(tuple(names[: len(values)]))
+    return template % tuple([_escaped(values[place]) for place in order])
+
+
+@lru_cache
+def _label_template(names: tuple[str, ...]) -> tuple[str, Sequence[int]]:
+    """The sorted labels with a place for each value, and the values' numbers in that order."""
+    order = sorted(range(len(names)), key=names.__getitem__)
+    return ",".join(f'{names[place]}="%s"' for place in order), order
+
+
+@lru_cache(maxsize=4096)
+def _escaped(value: str) -> str:
+    """Cached, because each model's name stands in many families."""
+    return value.translate(_ESCAPES)
 
 
 def _value_text(value: float) -> str:
