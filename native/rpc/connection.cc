@@ -268,17 +268,20 @@ void Connection::EndIfAbandoned() {
   }
 }
 
-std::optional<Idleness> Connection::IdleSince(int64_t now_ns, bool is_urgent) {
+std::optional<Idleness> Connection::IdleSince(int64_t now_ns, bool is_urgent,
+                                              const std::optional<Idleness>& least) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::optional<Idleness> idleness = life_.idleness();
-  if (is_closed() || !idleness) return {};
-  int unread_bytes = 0;
-  idleness->is_unread = ioctl(transport_->fd(), FIONREAD, &unread_bytes) != 0 || unread_bytes > 0;
+  if (is_closed() || !idleness || (least && !(*idleness < *least))) return {};
   const bool had_its_time = now_ns - life_.times().read_ns >= kSilentNs;
   const bool must_wait = !had_its_time && (idleness->has_asked || !is_urgent);
+  if (must_wait || session_->waiting_bytes() > 0) return {};
+  int unread_bytes = 0;
+  idleness->is_unread = ioctl(transport_->fd(), FIONREAD, &unread_bytes) != 0 || unread_bytes > 0;
+  if (!idleness->is_unread) return idleness;
   // In a flood all clients may be unread, and the newest of them may be a probe.
-  const bool may_ask = idleness->is_unread && (idleness->has_asked || !is_urgent);
-  if (may_ask || session_->waiting_bytes() > 0 || must_wait) return {};
+  const bool may_ask = idleness->has_asked || !is_urgent;
+  if (may_ask || (least && !(*idleness < *least))) return {};
   return idleness;
 }
 

@@ -114,7 +114,10 @@ class Connection final : public CallCarrier, private SessionEvents {
   // Returns since when no request is open. Returns nothing if one is open or may be on its way,
   // because a close would lose it: the client has sent something within 300 ms, or its bytes are
   // not read yet. If `is_urgent`, that does not keep a client that never sent a whole request.
-  std::optional<Idleness> IdleSince(int64_t now_ns, bool is_urgent);
+  // Returns nothing either if the connection does not come before one of the idleness `least`,
+  // because only a connection that does is worth the system call.
+  std::optional<Idleness> IdleSince(int64_t now_ns, bool is_urgent,
+                                    const std::optional<Idleness>& least = {});
   // The bytes a second of the slowest body; see StreamTable.
   std::optional<double> Pace(int64_t now_ns);
   // Refuses the requests whose bodies are waited for, and ends.

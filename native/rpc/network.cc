@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "native/base/clock.h"
@@ -125,31 +126,36 @@ bool Network::MakePlace(const Port& port, Room room) {
   const bool is_urgent = room == Room::kNone;
   std::shared_ptr<Connection> idlest;
   ConnectionSet* set_of_idlest = nullptr;
-  std::shared_ptr<Connection> slowest;
-  Idleness least;
-  double pace = 0;
+  std::optional<Idleness> least;
   for (const auto& set : sets_) {
-    for (const auto& connection : set->All(port.shared.get())) {
-      const auto idleness = connection->IdleSince(now_ns, is_urgent);
-      if (idleness && (idlest == nullptr || *idleness < least)) {
-        least = *idleness;
-        idlest = connection;
-        set_of_idlest = set.get();
-      }
-      const auto its_pace = connection->Pace(now_ns);
-      if (!its_pace || (slowest != nullptr && *its_pace >= pace)) continue;
-      pace = *its_pace;
-      slowest = connection;
+    for (auto& connection : set->All(port.shared.get())) {
+      const auto idleness = connection->IdleSince(now_ns, is_urgent, least);
+      if (!idleness) continue;
+      least = idleness;
+      idlest = std::move(connection);
+      set_of_idlest = set.get();
     }
   }
-  if (idlest != nullptr) {
-    idlest->Close();
-    Remove(set_of_idlest, idlest->key());
-    return true;
+  if (idlest == nullptr) {
+    GiveUpSlowest(port, now_ns);
+    return false;
   }
-  // The connection is closed once its client has read why.
+  idlest->Close();
+  Remove(set_of_idlest, idlest->key());
+  return true;
+}
+
+// Its connection is closed once its client has read why.
+void Network::GiveUpSlowest(const Port& port, int64_t now_ns) {
+  std::shared_ptr<Connection> slowest;
+  double pace = 0;
+  for (auto& connection : All(port.shared.get())) {
+    const auto its_pace = connection->Pace(now_ns);
+    if (!its_pace || (slowest != nullptr && *its_pace >= pace)) continue;
+    pace = *its_pace;
+    slowest = std::move(connection);
+  }
   if (slowest != nullptr) slowest->GiveUp(now_ns);
-  return false;
 }
 
 // Has another connection leave if the room for a client is scarce. Returns false if there is none.

@@ -86,6 +86,7 @@ class Network final : public EventSource {
   void Accept(Port* port, size_t listener, int count_max);
   void Add(const Port& port, const AcceptedClient& client);
   bool MakePlace(const Port& port, Room room);
+  void GiveUpSlowest(const Port& port, int64_t now_ns);
   bool FindRoom(const Port& port, int descriptor);
   bool TakeOrMakePlace(const Port& port, const std::string& address);
   bool TakePlace(const Port& port, const std::string& address);
