@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Protocol
 
 import structlog
@@ -32,6 +34,11 @@ _MEMORY_SHARE_MIN = 0.01
 _SPAWN_SECONDS_MAX = 10.0
 _END_SECONDS_MAX = 10.0
 """A process that was killed is gone in milliseconds, unless a driver holds it."""
+
+_FAILURES_MAX = 2
+"""A program that has failed so often is left to the next start, so that a process that hangs delays few loads."""
+
+_NO_TURN = "the processes of other loads took all the time"
 
 _STDERR_CHARACTERS = 2_000
 _MODULE = "serving.loading.autotuning_process"
@@ -97,7 +104,8 @@ Spawn = Callable[[TrialSettings, Trials, int], Child]
 class Autotuning:
     """Fills the cache with autotuned programs, by a process at a time for each device.
 
-    If the process fails, or takes too long, the load goes on without it, and compiles without autotuning.
+    If the process fails, or takes too long, the load goes on without it, and compiles without autotuning. A later load
+    tries once more.
 
     Thread: any, at once. `start` on a thread of normal priority, because the processes inherit its priority.
     """
@@ -111,6 +119,7 @@ class Autotuning:
         # The devices whose process runs, or is about to.
         self._busy: set[str] = set()
         self._children: set[Child] = set()
+        self._failures: Counter[bytes] = Counter()  # of each program, by its digest
         self._is_stopping = False
 
     def start(self) -> None:
@@ -127,10 +136,23 @@ class Autotuning:
         return self._spawner.stop(timeout_seconds)
 
     def run(self, trials: Trials, cancellation: Cancellation) -> bool:
-        """Compiles the programs into the cache. Returns False, after a warning, if not all of them are there.
+        """Compiles the programs into the cache. Returns False if not all of them are there, after a warning.
 
         Takes `seconds_max` at most, with the wait for the processes of other loads. A cancelled load ends its process.
+        Programs that have failed twice are left out.
         """
+        programs = [program for program in trials.programs if self._may_try(program)]
+        if not programs:
+            return False
+        return self._try(replace(trials, programs=programs), cancellation) and programs == list(
+            trials.programs
+        )
+
+    def _may_try(self, program: bytes) -> bool:
+        with self._changed:
+            return self._failures[_digest(program)] < _FAILURES_MAX
+
+    def _try(self, trials: Trials, cancellation: Cancellation) -> bool:
         began_ns = self._clock.now_ns()
         deadline_ns = began_ns + round(self._settings.seconds_max * NS_PER_SECOND)
         said = ""
@@ -143,8 +165,15 @@ class Autotuning:
         except (OSError, FutureTimeoutError) as error:
             reason = f"the process cannot be started: {error!r}"
         if not (cancellation.is_cancelled or self._is_stopping):
-            _report(trials, reason, said, seconds_since(self._clock, began_ns))
+            if reason not in ("", _NO_TURN):
+                self._note_failure(trials.programs)
+            will_retry = any(map(self._may_try, trials.programs))
+            _report(trials, reason, said, seconds_since(self._clock, began_ns), will_retry)
         return not reason
+
+    def _note_failure(self, programs: Sequence[bytes]) -> None:
+        with self._changed:
+            self._failures.update(map(_digest, programs))
 
     def _run(
         self, trials: Trials, cancellation: Cancellation, deadline_ns: int, stderr: int
@@ -155,7 +184,7 @@ class Autotuning:
         """
         with self._turn(trials.device, cancellation, deadline_ns) as has_turn:
             if not has_turn:
-                return "the processes of other loads took all the time"
+                return _NO_TURN
             child = self._start(trials, stderr)
             return self._await_end(child, cancellation, deadline_ns)
 
@@ -272,7 +301,11 @@ def spawn_process(settings: TrialSettings, trials: Trials, stderr: int) -> Child
     return ChildProcess(process)
 
 
-def _report(trials: Trials, reason: str, said: str, seconds: float) -> None:
+def _digest(program: bytes) -> bytes:
+    return sha256(program).digest()
+
+
+def _report(trials: Trials, reason: str, said: str, seconds: float, will_retry: bool) -> None:
     fields = {
         "model": trials.servable_id.name,
         "version": trials.servable_id.version,
@@ -282,6 +315,6 @@ def _report(trials: Trials, reason: str, said: str, seconds: float) -> None:
         "stderr": printable(said),
     }
     if reason:
-        _log.warning("autotuning_failed", reason=reason, **fields)
+        _log.warning("autotuning_failed", reason=reason, will_retry=will_retry, **fields)
     else:
         _log.info("autotuned", **fields)

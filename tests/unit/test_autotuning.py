@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from serving.base.clock import SystemClock
+from serving.base.clock import NS_PER_SECOND, SystemClock
 from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
 from serving.loading import autotuning, autotuning_process
@@ -135,6 +136,19 @@ def test_autotuning_that_fails_says_what_it_wrote():
     assert line["stderr"] == "/cache/1.pjrt cannot be written"
 
 
+def test_autotuning_that_fails_twice_is_given_up():
+    with Started() as started, capture_logs() as logs:
+        started.on_spawn = partial(_end, 1)
+        assert not any(started.autotuning.run(TRIALS, Cancellation()) for _ in range(3))
+        assert len(started.children) == 2
+        started.on_spawn = partial(_end, 0)
+        other = Trials(ServableId("m", 8), "0", [b"first", b"third"])
+        assert not started.autotuning.run(other, Cancellation())
+        assert len(started.children) == 3
+    assert [line.get("will_retry") for line in logs] == [True, False, None]
+    assert logs[2]["programs"] == 1, "what has failed is left out"
+
+
 def test_autotuning_that_cannot_start_fails():
     def refuse(child: FakeChild, stderr: int) -> None:
         raise PermissionError("no process")
@@ -181,6 +195,19 @@ def test_autotuning_takes_turns_on_a_device():
         assert (first.ended(), second.ended(), other.ended()) == (True, True, True)
 
 
+def test_autotuning_without_a_turn_is_no_failure():
+    settings = replace(SETTINGS, seconds_max=0.01)
+    with Started(settings) as started, capture_logs() as logs:
+        with started.autotuning._turn("0", Cancellation(), NS_PER_SECOND * 10**9) as has_turn:
+            assert has_turn
+            for _ in range(2):
+                assert not started.autotuning.run(TRIALS, Cancellation())
+        assert started.children == []
+    assert [(line["reason"], line["will_retry"]) for line in logs] == [
+        ("the processes of other loads took all the time", True)
+    ] * 2
+
+
 def test_autotuning_load_leaves_the_line_if_cancelled():
     with Started() as started:
         first = Load(started)
@@ -225,7 +252,7 @@ def test_autotuning_ends_every_load_and_process(
                 load.cancel()
             started.on_spawn = partial(_end, statuses.get(end))
             before = len(started.children)
-            trials = Trials(ServableId("m", 1), device, [b"p"])
+            trials = Trials(ServableId("m", 1), device, [bytes([before])])
             assert started.autotuning.run(trials, load) is (end == "well")
             assert len(started.children) - before == (end != "cancelled")
         assert all(child.is_ended and child.waited.is_set() for child in started.children)
