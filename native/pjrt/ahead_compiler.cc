@@ -18,7 +18,8 @@ constexpr char kWithoutDevice[] = " (name a topology to compile for a device tha
 class LocalCompiler final : public AheadCompiler {
  public:
   explicit LocalCompiler(std::shared_ptr<const Accelerator> accelerator)
-      : AheadCompiler(accelerator->target()), accelerator_(std::move(accelerator)) {}
+      : AheadCompiler(accelerator->target(), /*autotunes=*/true),
+        accelerator_(std::move(accelerator)) {}
 
  private:
   base::StatusOr<std::string> MakeBytes(std::string_view hlo) const override {
@@ -115,7 +116,7 @@ class Topology {
 class TopologyCompiler final : public AheadCompiler {
  public:
   TopologyCompiler(std::string target, Topology topology)
-      : AheadCompiler(std::move(target)), topology_(std::move(topology)) {}
+      : AheadCompiler(std::move(target), /*autotunes=*/false), topology_(std::move(topology)) {}
 
  private:
   base::StatusOr<std::string> MakeBytes(std::string_view hlo) const override {

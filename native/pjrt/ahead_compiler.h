@@ -30,6 +30,8 @@ class AheadCompiler {
 
   // Accelerator::target of the accelerators that it compiles for.
   const std::string& target() const { return target_; }
+  // False if the device is not there, so nothing can be tried out.
+  bool autotunes() const { return autotunes_; }
   // Compiles a program in the form of a serialized xla.HloModuleProto to the bytes that
   // Accelerator::LoadExecutable takes.
   base::StatusOr<std::string> Compile(std::string_view hlo) const;
@@ -37,12 +39,14 @@ class AheadCompiler {
   int64_t compiled_count() const { return compiled_count_.load(std::memory_order_relaxed); }
 
  protected:
-  explicit AheadCompiler(std::string target) : target_(std::move(target)) {}
+  AheadCompiler(std::string target, bool autotunes)
+      : target_(std::move(target)), autotunes_(autotunes) {}
 
  private:
   virtual base::StatusOr<std::string> MakeBytes(std::string_view hlo) const = 0;
 
   const std::string target_;
+  const bool autotunes_;
   mutable std::atomic<int64_t> compiled_count_{0};
 };
 

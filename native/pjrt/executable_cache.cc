@@ -17,6 +17,11 @@ namespace {
 
 constexpr std::string_view kMagic = "millpond executable 1\n";
 
+// Ends of the target of an executable without autotuning. Its file lies beside that of the
+// autotuned one, which another process or a later start may make.
+constexpr char kForTopology[] = ", for a topology";
+constexpr char kNotAutotuned[] = ", not autotuned";
+
 // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/. Only names a file, whose content is compared.
 uint64_t Hash(std::string_view bytes) {
   uint64_t hash = 0xcbf29ce484222325;
@@ -90,15 +95,14 @@ base::Status Write(const std::string& path, std::string_view header, std::string
 base::StatusOr<FoundProgram> ExecutableCache::FindOrCompile(const Accelerator& accelerator,
                                                             std::string_view hlo) const {
   const bool autotunes = accelerator.autotunes();
-  std::string header = Header(accelerator.target(), hlo);
-  std::unique_ptr<Executable> found = Find(accelerator, header);
+  const std::string& target = accelerator.target();
+  std::unique_ptr<Executable> found = Find(accelerator, Header(target, hlo));
   if (found != nullptr) return FoundProgram{std::move(found), true};
-  if (!autotunes) {
-    // Beside the file of an autotuned program, which another process or a later start may make.
-    header = Header(accelerator.target() + ", not autotuned", hlo);
-    found = Find(accelerator, header);
-    if (found != nullptr) return FoundProgram{std::move(found), false};
-  }
+  found = Find(accelerator, Header(target + kForTopology, hlo));
+  if (found != nullptr) return FoundProgram{std::move(found), false};
+  const std::string header = Header(autotunes ? target : target + kNotAutotuned, hlo);
+  found = autotunes ? nullptr : Find(accelerator, header);
+  if (found != nullptr) return FoundProgram{std::move(found), false};
   base::StatusOr<std::unique_ptr<Executable>> compiled = accelerator.Compile(hlo, autotunes);
   if (!compiled.ok()) return compiled.status();
   Keep(header, *compiled.value());
@@ -129,7 +133,8 @@ std::unique_ptr<Executable> ExecutableCache::Find(const Accelerator& accelerator
 }
 
 Filled ExecutableCache::Fill(const AheadCompiler& compiler, std::string_view hlo) const {
-  const std::string header = Header(compiler.target(), hlo);
+  const std::string header =
+      Header(compiler.autotunes() ? compiler.target() : compiler.target() + kForTopology, hlo);
   const std::string path = PathOf(directory_, header);
   if (Read(path, header)) return {};
   const base::StatusOr<std::string> executable = compiler.Compile(hlo);

@@ -37,8 +37,9 @@ class ExecutableCache {
   explicit ExecutableCache(std::string directory) : directory_(std::move(directory)) {}
 
   // Returns the executable of `hlo`, loaded or compiled, or the error of the compilation. An
-  // executable that was compiled without autotuning is not loaded while `accelerator` autotunes, so
-  // a program that a start needs is autotuned.
+  // executable that an accelerator compiled without autotuning is not loaded while `accelerator`
+  // autotunes, so a start autotunes the programs that it needs. An executable for a topology is
+  // loaded all the same, so that a start need not compile.
   base::StatusOr<FoundProgram> FindOrCompile(const Accelerator& accelerator,
                                              std::string_view hlo) const;
   // Says whether the file of `hlo` is there, other than one without autotuning.

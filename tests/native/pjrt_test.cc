@@ -707,7 +707,10 @@ TEST_F(PjrtTest, ACacheFilledForATopologyServesItsDevice) {
     EXPECT_EQ(compiler.value()->compiled_count(), 1);
   }
   const auto accelerator = MakeAccelerator();
-  ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
+  const auto found = cache.FindOrCompile(*accelerator, Code(4, 1));
+  ASSERT_TRUE(found.ok());
+  EXPECT_FALSE(found.value().is_autotuned) << "nothing was tried out without the device";
+  EXPECT_FALSE(cache.HasAutotuned(*accelerator, Code(4, 1)));
   EXPECT_EQ(accelerator->State().compiled_count, 0);
   EXPECT_EQ(accelerator->State().loaded_count, 1);
   EXPECT_EQ(controls_->compile_count, 1);
