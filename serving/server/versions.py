@@ -187,11 +187,11 @@ class Versions:
         """
         self._threads.hurry_unloads()
         self.swaps.begin_stop()
-        # A load waits for its process.
-        is_over = self.accelerator is None or self.accelerator.stop_autotuning(
-            AUTOTUNING_TIMEOUT_SECONDS
-        )
-        return self.manager.stop(UNLOAD_TIMEOUT_SECONDS) and is_over
+        # This cancels loads, which ends their processes for autotuning.
+        is_over = self.manager.stop(UNLOAD_TIMEOUT_SECONDS)
+        if self.accelerator is not None:
+            is_over &= self.accelerator.stop_autotuning(AUTOTUNING_TIMEOUT_SECONDS)
+        return is_over
 
     def write_last(self) -> bool:
         """Writes the last blocked versions, captured requests and logged ones. Call it after `unload`.

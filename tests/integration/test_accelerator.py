@@ -260,6 +260,14 @@ def test_a_cache_that_was_filled_ahead_is_enough(
     assert programs_of(model) == {"compiled": 0, "cache": 3}
 
 
+def test_a_cache_that_takes_no_file_is_an_error(ctr: Mapping[int, Path]) -> None:
+    # The process owns this directory, and not even root can make a file in it.
+    flags = (f"--accelerator=pjrt:{plugin_path()}", "--rows=1", "--cache=/proc/self/task")
+    refused = millpond("compile", ctr[1], *flags)
+    assert refused.returncode != 0
+    assert "cannot be written" in refused.stdout + refused.stderr
+
+
 def test_a_look_ahead_names_what_stays_on_the_cpu(strings: Path) -> None:
     looked = millpond("compile", strings, "--dry-run")
     assert looked.returncode == 0, looked.stderr
