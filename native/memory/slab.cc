@@ -137,6 +137,7 @@ base::StatusOr<std::unique_ptr<Slab>> Slab::Reserve(size_t bytes) {
 }
 
 Slab::~Slab() {
+  pins_.CutBack(0);
   if (!is_left_mapped_) Unmap(start_, reserved_bytes_);
 }
 
@@ -185,7 +186,9 @@ void Slab::ReturnPages(size_t offset, size_t bytes) {
   if (offset >= reserved_bytes_) return;
   const size_t first = RoundUp(offset, kPageBytes);
   const size_t end = (offset + std::min(bytes, reserved_bytes_ - offset)) & ~(kPageBytes - 1);
-  if (first < end) madvise(start_ + first, end - first, MADV_DONTNEED);
+  if (first >= end) return;
+  pins_.CutBack(first);
+  madvise(start_ + first, end - first, MADV_DONTNEED);
 }
 
 void Slab::SetSmallPagesAtStart(bool is_small) {
@@ -197,6 +200,8 @@ void Slab::SetSmallPagesAtStart(bool is_small) {
 size_t Slab::MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset) {
   const size_t begin = end - bytes;
   Cut(end);
+  pins_.CutBack(begin);
+  to->pins_.CutBack(to_offset);
   size_t moved_bytes = 0;
   UnitMove move = UnitMove::kMoved;
   while (moved_bytes < bytes && move == UnitMove::kMoved) {
@@ -212,11 +217,13 @@ size_t Slab::MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset) {
 }
 
 void Slab::Cut(size_t end) {
+  pins_.CutBack(end);
   Unmap(start_ + end, reserved_bytes_ - end);
   reserved_bytes_ = end;
 }
 
 // Ends the slab before a unit that it does not own any more. Leaves that unit as it is.
+// Its pages from `offset` on are not pinned, because MoveTail has unpinned them.
 void Slab::LoseUnit(size_t offset) {
   Cut(offset + kSlabUnitBytes);
   reserved_bytes_ = offset;

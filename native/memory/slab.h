@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "native/base/status.h"
+#include "native/memory/page_pins.h"
 
 namespace millpond::memory {
 
@@ -27,13 +28,15 @@ bool InterleaveSlabs(const std::vector<int>& nodes);
 // One contiguous range of addresses for the parameters of one version. The pages that were touched
 // have memory behind them. The only class that requests memory from the operating system.
 //
-// Thread: any thread may read start() and the sizes. PreFault, ReturnPages, MoveTail, Seal and
-// Unseal are for the current owner of the slab, one thread at a time.
+// Thread: any thread may read start() and the sizes. PreFault, ReturnPages, MoveTail, PinNext, Seal
+// and Unseal are for the current owner of the slab, one thread at a time.
 // Owner: the pool, the keeper's step or a version (unique_ptr). The destructor unmaps the slab, so
 // none of its blocks may be in use.
 // Pages: huge pages, if the kernel has them, until SetSmallPagesAtStart. Compared with pages of 4
 // KiB over 512 MiB (native/bench/slab_bench.cc), a random row is read in 9 ns, not 26; sealing
 // takes 30 µs, not 27 ms; unmapping takes 1.3 ms, not 53. A fault no longer stalls the other core.
+// Pins: no page is unmapped, returned, moved or replaced while it is pinned, because each function
+// that does so unpins it first.
 // Cost: reserved bytes cost only addresses (MAP_NORESERVE). For the rest see each function.
 class Slab {
  public:
@@ -59,8 +62,17 @@ class Slab {
   // there. Does nothing to a sealed slab. The range is cut at the slab's end.
   void PreFault(size_t offset, size_t bytes);
 
+  // Pins the next piece of the slab, up to `end` at most, for devices to copy from. The piece stays
+  // pinned until its memory is returned, moved or unmapped. Returns false if the pinner refuses, as
+  // it does for a sealed slab.
+  bool PinNext(size_t end, const std::shared_ptr<PagePinner>& pinner) {
+    return !is_sealed() && pins_.PinNext(end, pinner);
+  }
+  // The bytes from the start on that are pinned.
+  size_t pinned_bytes() const { return pins_.bytes(); }
+
   // Returns the pages of the range to the operating system; their contents become 0. Returns only
-  // whole pages.
+  // whole pages. Unpins all from there on.
   void ReturnPages(size_t offset, size_t bytes);
 
   // Chooses small or huge pages for the memory that the first unit has yet to get. A huge page
@@ -87,7 +99,8 @@ class Slab {
   bool is_sealed() const { return is_sealed_.load(std::memory_order_relaxed); }
 
  private:
-  Slab(std::byte* start, size_t reserved_bytes) : start_(start), reserved_bytes_(reserved_bytes) {}
+  Slab(std::byte* start, size_t reserved_bytes)
+      : start_(start), reserved_bytes_(reserved_bytes), pins_(start) {}
 
   base::Status Protect(int protection, bool is_sealed);
   void Cut(size_t end);
@@ -100,6 +113,7 @@ class Slab {
   std::atomic<bool> is_sealed_{false};
   bool is_left_mapped_ = false;
   bool has_small_pages_ = false;
+  PinnedPieces pins_;
 };
 
 }  // namespace millpond::memory

@@ -114,6 +114,17 @@ std::optional<int64_t> SlabPool::KeepStep() {
   return options_.step_pause_ns;
 }
 
+void SlabPool::PinWith(std::shared_ptr<PagePinner> pinner) {
+  const std::lock_guard lock(mutex_);
+  pinner_ = std::move(pinner);
+  WakeKeeper();
+}
+
+std::shared_ptr<PagePinner> SlabPool::pinner() const {
+  const std::lock_guard lock(mutex_);
+  return pinner_;
+}
+
 void SlabPool::NotifyOfWork(std::function<void()> on_work) {
   const std::lock_guard lock(mutex_);
   on_work_ = std::move(on_work);
@@ -210,6 +221,17 @@ size_t SlabPool::UnfaultedBytes() const {
   return bytes;
 }
 
+// Returns the bytes that are yet to be pinned for the next versions.
+size_t SlabPool::UnpinnedBytes() const {
+  size_t goal_bytes = 0;
+  for (const Expectation* expectation : LargestExpectations()) {
+    goal_bytes += expectation->PinnedBytes();
+  }
+  size_t pinned_bytes = 0;
+  for (const SpareSlab& spare : spares_) pinned_bytes += spare.slab->pinned_bytes();
+  return goal_bytes - std::min(goal_bytes, pinned_bytes);
+}
+
 bool SlabPool::IsSettled() const {
   return !is_assembling_ && std::none_of(spares_.begin(), spares_.end(),
                                          [](const auto& spare) { return spare.is_being_stepped; });
@@ -237,7 +259,8 @@ std::optional<SlabStep> SlabPool::ChooseStep() {
   if (auto step = ChooseReturn()) return step;
   if (auto step = ChooseUnmapping()) return step;
   if (auto step = ChoosePreFault()) return step;
-  return ChooseReservation();
+  if (auto step = ChooseReservation()) return step;
+  return ChoosePinning();
 }
 
 std::optional<SlabStep> SlabPool::ChooseReturn() {
@@ -270,6 +293,17 @@ std::optional<SlabStep> SlabPool::ChoosePreFault() {
     if (!step) continue;
     spare.is_being_stepped = true;
     return *step;
+  }
+  return {};
+}
+
+std::optional<SlabStep> SlabPool::ChoosePinning() {
+  if (UnpinnedBytes() == 0) return {};
+  for (SpareSlab& spare : spares_) {
+    auto step = PinSpare::Next(spare, pinner_);
+    if (!step) continue;
+    spare.is_being_stepped = true;
+    return std::move(*step);
   }
   return {};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "native/base/status.h"
+#include "native/memory/page_pins.h"
 #include "native/memory/slab.h"
 #include "native/memory/slab_step.h"
 
@@ -70,13 +72,19 @@
 // the operating system until they are at the target: after a version that has shrunk, or an owner
 // that is gone. It takes the memory from the smallest spare first. Take may still use it.
 //
+// Pinned memory. Devices copy faster from pinned memory, and pinning it takes long. So once the
+// spares have their memory, the keeper pins as much of it, piece by piece, as was pinned for the
+// versions that they are kept for. It stays pinned in the version that takes it and in the spare
+// that it becomes again, so a swap pins nothing. What a version has beyond that is pinned by its
+// load (VersionArena::Pin). The slab unpins what it returns or moves.
+//
 // The threads. Loaders call Take, Expect and Refill. Unloaders call GiveBack, or Quarantine after a
 // leak, and Refill. The control plane calls Forget when a model is gone, and reads the statistics.
 // The keeper (SlabKeeper), one thread of idle priority, calls KeepStep until nothing is left to do.
 // No request thread calls the pool.
 //
-// The steps. A step of the keeper touches or returns at most step_bytes. Each kind of step is a
-// class (slab_step.h). A step has three parts:
+// The steps. A step of the keeper touches or returns at most step_bytes, or pins a piece. Each kind
+// of step is a class (slab_step.h). A step has three parts:
 // - The pool chooses it under the mutex, and marks the slab as being stepped.
 // - The keeper performs it without the mutex.
 // - The pool records the result under the mutex, and notifies the threads that wait in Take.
@@ -112,6 +120,7 @@ struct SlabNeed {
   size_t slab_bytes = 0;    // The addresses of its slab.
   size_t wanted_bytes = 0;  // The memory that it wanted of the pool.
   size_t used_bytes = 0;    // The memory that it used.
+  size_t pinned_bytes = 0;  // The part of it that was pinned.
 };
 
 // The slabs of the pool by state. Resident bytes are measured when a slab is given back, and
@@ -177,6 +186,11 @@ class SlabPool {
   // nothing is left to do.
   std::optional<int64_t> KeepStep();
 
+  // Sets what pins memory. Before the first load.
+  void PinWith(std::shared_ptr<PagePinner> pinner);
+  // Null if nothing is pinned.
+  std::shared_ptr<PagePinner> pinner() const;
+
   // Sets the function that is called when there may be work. It runs under the pool's mutex, so it
   // may only wake a thread. An empty function ends the calls.
   void NotifyOfWork(std::function<void()> on_work);
@@ -190,6 +204,8 @@ class SlabPool {
 
     // The memory that the next version will need.
     size_t SpareBytes() const { return RoundUp(need.used_bytes, kSlabUnitBytes); }
+    // The part of it that is pinned ahead.
+    size_t PinnedBytes() const { return std::min(need.pinned_bytes, SpareBytes()); }
   };
   struct InUse {
     std::string owner;
@@ -204,6 +220,7 @@ class SlabPool {
   size_t PlannedBytes() const;
   size_t MissingBytes(size_t skipped_count = 0) const;
   size_t UnfaultedBytes() const;
+  size_t UnpinnedBytes() const;
   bool IsSettled() const;
   void ForgoGoals(size_t bytes_max);
   void FindSurplus();
@@ -211,6 +228,7 @@ class SlabPool {
   std::optional<SlabStep> ChooseReturn();
   std::optional<SlabStep> ChooseUnmapping();
   std::optional<SlabStep> ChoosePreFault();
+  std::optional<SlabStep> ChoosePinning();
   std::optional<SlabStep> ChooseReservation();
   template <typename Step>
   void Record(const Step& step);
@@ -222,6 +240,7 @@ class SlabPool {
   mutable std::mutex mutex_;
   std::condition_variable settled_;  // No step on a spare and no assembly is under way.
   std::function<void()> on_work_;
+  std::shared_ptr<PagePinner> pinner_;
   std::map<std::string, Expectation> expectations_;
   std::unordered_map<const Slab*, InUse> in_use_;
   std::vector<SpareSlab> spares_;

@@ -24,4 +24,13 @@ void PreFaultSpare::Record(SpareSlab* spare) const {
   spare->goal_bytes = std::max(spare->goal_bytes, end_);
 }
 
+std::optional<PinSpare> PinSpare::Next(const SpareSlab& spare,
+                                       const std::shared_ptr<PagePinner>& pinner) {
+  if (pinner == nullptr || spare.refuses_pins ||
+      spare.slab->pinned_bytes() >= spare.resident_bytes) {
+    return {};
+  }
+  return PinSpare(spare.slab.get(), spare.resident_bytes, pinner);
+}
+
 }  // namespace millpond::memory

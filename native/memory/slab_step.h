@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "native/base/status.h"
+#include "native/memory/page_pins.h"
 #include "native/memory/slab.h"
 
 // The steps of the keeper's work on the spare slabs of a pool, one class for each kind of step. The
@@ -25,6 +26,7 @@ struct SpareSlab {
   size_t resident_bytes = 0;
   size_t goal_bytes = 0;          // The keeper pre-faults the slab up to here.
   bool is_being_stepped = false;  // The keeper performs a step on it, without the mutex.
+  bool refuses_pins = false;      // The pinner has refused its last piece.
 };
 
 // Returns the last resident pages of a spare to the operating system.
@@ -74,6 +76,28 @@ class PreFaultSpare {
   size_t end_;
 };
 
+// Pins the next piece of a spare's memory.
+class PinSpare {
+ public:
+  // Returns nullopt if all of the memory is pinned, if the pinner refuses more, or without a
+  // pinner.
+  static std::optional<PinSpare> Next(const SpareSlab& spare,
+                                      const std::shared_ptr<PagePinner>& pinner);
+
+  const Slab* slab() const { return slab_; }
+  void Perform() { is_pinned_ = slab_->PinNext(end_, pinner_); }
+  void Record(SpareSlab* spare) const { spare->refuses_pins = !is_pinned_; }
+
+ private:
+  PinSpare(Slab* slab, size_t end, std::shared_ptr<PagePinner> pinner)
+      : slab_(slab), end_(end), pinner_(std::move(pinner)) {}
+
+  Slab* slab_;
+  size_t end_;
+  std::shared_ptr<PagePinner> pinner_;
+  bool is_pinned_ = false;
+};
+
 // Reserves a slab of `bytes`, which later steps pre-fault.
 class ReserveSpare {
  public:
@@ -89,6 +113,6 @@ class ReserveSpare {
   base::StatusOr<std::unique_ptr<Slab>> slab_ = std::unique_ptr<Slab>();
 };
 
-using SlabStep = std::variant<ReturnTail, UnmapSlab, PreFaultSpare, ReserveSpare>;
+using SlabStep = std::variant<ReturnTail, UnmapSlab, PreFaultSpare, PinSpare, ReserveSpare>;
 
 }  // namespace millpond::memory

@@ -102,6 +102,13 @@ void TableClaim::LoseContents() {
   has_lost_contents_ = true;
 }
 
+void TableClaim::Pin() {
+  const std::shared_ptr<PagePinner> pinner = store_->pool_->pinner();
+  if (pinner == nullptr) return;
+  while (table_->slab->PinNext(RoundUp(bytes_, kPageBytes), pinner)) {
+  }
+}
+
 void TableClaim::Commit() {
   if (!is_writable() || !has_written_ || is_overwriting_ || has_lost_contents_) return;
   const std::lock_guard lock(store_->mutex_);

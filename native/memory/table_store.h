@@ -146,6 +146,9 @@ class TableClaim {
   bool LogRows(const Id* ids, size_t count);
   // Declares that the table will be written in a way that cannot be undone.
   void LoseContents();
+  // Pins the table for devices that copy from it, if the pool pins any memory (SlabPool::PinWith).
+  // For a writable table, because only this load has it. Takes long if it is not pinned yet.
+  void Pin();
   // Ends the writing: the contents are known as what was wished for, and the logged rows. The end
   // of the claim does the same.
   void Commit();

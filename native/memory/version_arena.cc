@@ -33,6 +33,15 @@ VersionArena::VersionArena(std::shared_ptr<SlabPool> pool, size_t slab_bytes, si
 
 VersionArena::~VersionArena() { Release(); }
 
+void VersionArena::Pin() {
+  const std::shared_ptr<PagePinner> pinner = pool_->pinner();
+  if (pinner == nullptr) return;
+  is_pinned_ = true;
+  const size_t end = RoundUp(used_slab_bytes(), kPageBytes);
+  while (slab_->PinNext(end, pinner)) {
+  }
+}
+
 ArenaRemains VersionArena::Release() {
   if (slab_ == nullptr) return remains_;
   remains_.overflow_block_count = memory_.overflow_block_count();

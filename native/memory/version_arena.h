@@ -47,9 +47,16 @@ class VersionArena {
   // The memory that the next version of the owner is expected to need. It has the bytes that this
   // version used of the slab, not the resident bytes: a larger version that had the slab before may
   // have touched more.
-  SlabNeed need() const { return {slab_bytes_, wanted_bytes_, used_slab_bytes()}; }
+  SlabNeed need() const {
+    return {slab_bytes_, wanted_bytes_, used_slab_bytes(), is_pinned_ ? slab_->pinned_bytes() : 0};
+  }
   size_t used_slab_bytes() const { return arena_->used_slab_bytes(); }
   size_t slab_resident_bytes() const { return slab_->ResidentBytes(); }
+
+  // Pins the memory that the version uses of the slab, if the pool pins any (SlabPool::PinWith), so
+  // that devices copy faster from it. Takes long if it is not pinned yet. Stops if the pinner
+  // refuses. Before Seal.
+  void Pin();
 
   // Makes the slab read-only until Release. Blocks can still be freed, but not allocated.
   base::Status Seal() { return slab_->Seal(); }
@@ -72,6 +79,7 @@ class VersionArena {
   std::unique_ptr<Arena> arena_;
   OverflowingMemory memory_;
   ArenaRemains remains_;
+  bool is_pinned_ = false;  // Pin was called.
 };
 
 }  // namespace millpond::memory

@@ -1,12 +1,32 @@
 #include "native/pjrt/accelerator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/pjrt/chunked_upload.h"
 #include "native/pjrt/compile_options.h"
 
 namespace millpond::pjrt {
+namespace {
+
+int64_t MachineBytes() { return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
+
+}  // namespace
+
+Accelerator::Accelerator(std::shared_ptr<const Client> client, std::shared_ptr<PinnedMemory> pinned,
+                         PJRT_Device* device, size_t index, const AcceleratorOptions& options)
+    : client_(std::move(client)),
+      pinned_(std::move(pinned)),
+      device_(device),
+      name_(std::to_string(index)),
+      memory_bytes_max_(options.memory_bytes_max),
+      memory_(DeviceMemory::kUnlimited, options.idle_ns),
+      turns_(options.wait_ns_max),
+      upload_staging_(MakeStaging(ChunkedUpload::kChunkBytes)),
+      uploads_(std::make_unique<DriverThread>("upload-" + name_)) {}
 
 base::StatusOr<Accelerator::List> Accelerator::MakeAll(const Plugin& plugin,
                                                        const AcceleratorOptions& options) {
@@ -14,10 +34,12 @@ base::StatusOr<Accelerator::List> Accelerator::MakeAll(const Plugin& plugin,
   if (!client.ok()) return client.status();
   const base::StatusOr<std::vector<PJRT_Device*>> devices = client.value()->Devices();
   if (!devices.ok()) return devices.status();
+  const auto pinned = std::make_shared<PinnedMemory>(
+      client.value(), options.pinned_bytes_max < 0 ? MachineBytes() / 2 : options.pinned_bytes_max);
   List accelerators;
   for (PJRT_Device* const device : devices.value()) {
     accelerators.emplace_back(
-        new Accelerator(client.value(), device, accelerators.size(), options));
+        new Accelerator(client.value(), pinned, device, accelerators.size(), options));
     MILLPOND_RETURN_IF_ERROR(accelerators.back()->LookAtDevice(devices.value().size() > 1));
   }
   return accelerators;
@@ -118,6 +140,8 @@ AcceleratorState Accelerator::State() const {
   state.is_failing = is_failing_.load(std::memory_order_relaxed);
   state.compiled_count = compiled_count_.load(std::memory_order_relaxed);
   state.loaded_count = loaded_count_.load(std::memory_order_relaxed);
+  state.pinned_bytes = pinned_->bytes();
+  state.pinned_limit_bytes = pinned_->bytes_max();
   return state;
 }
 

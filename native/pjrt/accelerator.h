@@ -14,10 +14,12 @@
 #include "native/pjrt/device_buffer.h"
 #include "native/pjrt/device_memory.h"
 #include "native/pjrt/device_turns.h"
+#include "native/pjrt/driver_thread.h"
 #include "native/pjrt/executable.h"
+#include "native/pjrt/pinned_memory.h"
 #include "native/pjrt/plugin.h"
 #include "native/pjrt/staging.h"
-#include "native/pjrt/upload_queue.h"
+#include "native/pjrt/transfer_manager.h"
 
 namespace millpond::pjrt {
 
@@ -28,6 +30,9 @@ struct AcceleratorOptions {
   int64_t memory_bytes_max = 0;
   // A version's parameters that no run has used for this long may be dropped for another version's.
   int64_t idle_ns = DeviceMemory::kIdleNs;
+  // The most memory of this process that is pinned for uploads to all devices; -1: half of the
+  // machine's.
+  int64_t pinned_bytes_max = -1;
   // The most that a run waits for its turn.
   int64_t wait_ns_max = DeviceTurns::kWaitNsMax;
 };
@@ -48,6 +53,10 @@ struct AcceleratorState {
   // The programs that were compiled for it, and those that were loaded, as bytes of an executable.
   int64_t compiled_count = 0;
   int64_t loaded_count = 0;
+  // The memory of this process that is pinned for uploads, to all accelerators of the plugin, and
+  // the most that may be.
+  int64_t pinned_bytes = 0;
+  int64_t pinned_limit_bytes = 0;
 };
 
 // One accelerator: a GPU, a slice of one, or another device of a plugin. It has its own memory,
@@ -91,10 +100,21 @@ class Accelerator {
   // room; a plugin may tell that only by the buffer's readiness.
   base::StatusOr<DeviceBuffer> StartUpload(const HostTensor& tensor, PJRT_Event** copied) const;
 
-  // The memory by its use, the turns of runs, and the uploads under way.
+  // Takes memory of the accelerator for `tensors`, whose parts are then copied in any order. The
+  // errors are those of TransferManager::Make.
+  base::StatusOr<std::unique_ptr<TransferManager>> MakeTransfers(
+      const std::vector<HostTensor>& tensors) const {
+    return TransferManager::Make(*client_, device_, tensors);
+  }
+
+  // The memory by its use, the turns of runs, and the thread that uploads parameters.
   DeviceMemory& memory() const { return memory_; }
   DeviceTurns& turns() const { return turns_; }
-  UploadQueue& uploads() const { return *uploads_; }
+  DriverThread& uploads() const { return *uploads_; }
+  // The memory of this process that is pinned for uploads. All accelerators of a plugin share it.
+  const std::shared_ptr<PinnedMemory>& pinned() const { return pinned_; }
+  // Buffers of ChunkedUpload::kChunkBytes, for parameters in memory that is not pinned.
+  StagingPool& upload_staging() const { return *upload_staging_; }
 
   // The most memory of this process that the staging buffers of all programs take.
   static constexpr int64_t kStagingBytesMax = int64_t{256} << 20U;
@@ -117,18 +137,13 @@ class Accelerator {
   const Api& api() const { return client_->api(); }
 
  private:
-  Accelerator(std::shared_ptr<const Client> client, PJRT_Device* device, size_t index,
-              const AcceleratorOptions& options)
-      : client_(std::move(client)),
-        device_(device),
-        name_(std::to_string(index)),
-        memory_bytes_max_(options.memory_bytes_max),
-        memory_(DeviceMemory::kUnlimited, options.idle_ns),
-        turns_(options.wait_ns_max) {}
+  Accelerator(std::shared_ptr<const Client> client, std::shared_ptr<PinnedMemory> pinned,
+              PJRT_Device* device, size_t index, const AcceleratorOptions& options);
   base::Status LookAtDevice(bool is_one_of_several);
   base::Status CheckIsHere(const Executable& executable) const;
 
   const std::shared_ptr<const Client> client_;
+  const std::shared_ptr<PinnedMemory> pinned_;
   PJRT_Device* const device_;
   const std::string name_;
   const int64_t memory_bytes_max_;
@@ -143,7 +158,8 @@ class Accelerator {
   mutable DeviceMemory memory_;
   mutable DeviceTurns turns_;
   mutable base::ByteBudget staging_budget_{kStagingBytesMax};
-  std::unique_ptr<UploadQueue> uploads_ = std::make_unique<UploadQueue>();
+  const std::unique_ptr<StagingPool> upload_staging_;
+  std::unique_ptr<DriverThread> uploads_;  // ends first
 };
 
 }  // namespace millpond::pjrt

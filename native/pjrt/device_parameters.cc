@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "native/base/clock.h"
+#include "native/pjrt/chunked_upload.h"
 #include "native/pjrt/copies.h"
 
 namespace millpond::pjrt {
@@ -29,13 +30,27 @@ DeviceParameters::~DeviceParameters() {
   accelerator_->memory().Forget(this);
 }
 
+// The upload of a load, which waits for its result.
+class DeviceParameters::FirstUpload final : public DriverThread::Task {
+ public:
+  explicit FirstUpload(DeviceParameters* parameters) : parameters_(parameters) {}
+  base::Status TakeResult() { return std::move(result_); }
+
+ private:
+  void Run() override { result_ = parameters_->UploadNow(); }
+
+  DeviceParameters* const parameters_;
+  base::Status result_;
+};
+
 base::Status DeviceParameters::Upload(int64_t run_bytes) {
-  const auto turn = accelerator_->uploads().TakeTurn();
   run_bytes_ = run_bytes;
-  return UploadNow();
+  FirstUpload upload(this);
+  accelerator_->uploads().Perform(&upload);
+  return upload.TakeResult();
 }
 
-void DeviceParameters::Upload() {
+void DeviceParameters::Run() {
   {
     // A Pin during a long upload has asked again.
     const std::lock_guard lock(mutex_);
@@ -49,7 +64,7 @@ void DeviceParameters::Upload() {
   upload_error_ = std::move(uploaded);
 }
 
-// Called with the turn of the uploads.
+// On the thread of the uploads.
 base::Status DeviceParameters::UploadNow() {
   const int64_t began_ns = base::MonotonicNs();
   auto charge = accelerator_->memory().ChargeCopy(model_, bytes_, run_bytes_, this, began_ns);
@@ -69,7 +84,29 @@ base::Status DeviceParameters::UploadNow() {
   return {};
 }
 
-base::StatusOr<std::vector<DeviceBuffer>> DeviceParameters::MakeBuffers() const {
+base::StatusOr<std::vector<DeviceBuffer>> DeviceParameters::MakeBuffers() {
+  base::StatusOr<std::vector<DeviceBuffer>> buffers = SendChunks();
+  if (buffers.status().code() == base::Code::kUnimplemented) buffers = SendWhole();
+  if (!buffers.ok()) return buffers;
+  for (const DeviceBuffer& buffer : buffers.value()) MILLPOND_RETURN_IF_ERROR(buffer.AwaitReady());
+  return buffers;
+}
+
+base::StatusOr<std::vector<DeviceBuffer>> DeviceParameters::SendChunks() {
+  const auto transfers = accelerator_->MakeTransfers(tensors_);
+  if (!transfers.ok()) return transfers.status();
+  std::vector<DeviceBuffer> buffers = transfers.value()->TakeBuffers();
+  ChunkedUpload upload(accelerator_->api(), transfers.value().get(), accelerator_->pinned().get(),
+                       &accelerator_->upload_staging());
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    MILLPOND_RETURN_IF_ERROR(upload.Send(i, tensors_[i]));
+  }
+  MILLPOND_RETURN_IF_ERROR(upload.Await());
+  unpinned_bytes_.fetch_add(upload.unpinned_bytes(), std::memory_order_relaxed);
+  return buffers;
+}
+
+base::StatusOr<std::vector<DeviceBuffer>> DeviceParameters::SendWhole() {
   std::vector<DeviceBuffer> buffers;
   Copies copies(accelerator_->api());
   int64_t under_way_bytes = 0;
@@ -86,7 +123,7 @@ base::StatusOr<std::vector<DeviceBuffer>> DeviceParameters::MakeBuffers() const 
     buffers.push_back(std::move(buffer.value()));
   }
   MILLPOND_RETURN_IF_ERROR(copies.Await());
-  for (const DeviceBuffer& buffer : buffers) MILLPOND_RETURN_IF_ERROR(buffer.AwaitReady());
+  unpinned_bytes_.fetch_add(bytes_, std::memory_order_relaxed);
   return buffers;
 }
 
@@ -142,6 +179,8 @@ UploadFigures DeviceParameters::figures() const {
   figures.device = accelerator_->name();
   figures.upload_count = upload_count_.load(std::memory_order_relaxed);
   figures.upload_ns = upload_ns_.load(std::memory_order_relaxed);
+  figures.uploaded_bytes = figures.upload_count * bytes_;
+  figures.unpinned_bytes = unpinned_bytes_.load(std::memory_order_relaxed);
   figures.drop_count = drop_count_.load(std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   figures.resident_bytes = copy_ == nullptr ? 0 : bytes_;

@@ -12,7 +12,7 @@
 #include "native/pjrt/accelerator.h"
 #include "native/pjrt/device_buffer.h"
 #include "native/pjrt/device_memory.h"
-#include "native/pjrt/upload_queue.h"
+#include "native/pjrt/driver_thread.h"
 
 namespace millpond::pjrt {
 
@@ -34,8 +34,10 @@ struct UploadFigures {
   std::string device;          // the accelerator's name
   int64_t resident_bytes = 0;  // on the accelerator now
   int64_t upload_count = 0;
-  int64_t upload_ns = 0;   // of all uploads together
-  int64_t drop_count = 0;  // the times that the copy was given up for another version's
+  int64_t upload_ns = 0;  // of all uploads together
+  int64_t uploaded_bytes = 0;
+  int64_t unpinned_bytes = 0;  // of these, from memory that was not pinned
+  int64_t drop_count = 0;      // the times that the copy was given up for another version's
 };
 
 // The parameters of a version, which are in the accelerator's memory as long as there is room, and
@@ -44,14 +46,14 @@ struct UploadFigures {
 // link: 20 ms a GB at 50 GB/s. A run that finds no copy is for the CPU.
 //
 // Thread: any; Upload by one at a time. The accelerator's client outlives it.
-class DeviceParameters final : private DeviceMemory::Owner, private UploadQueue::Task {
+class DeviceParameters final : private DeviceMemory::Owner, private DriverThread::Task {
  public:
   // The pause after an upload for which there was no room: a version with requests keeps its place
   // for a second.
   static constexpr int64_t kRetryNs = 1'000'000'000;
 
-  // The most bytes of an upload that are handed to the plugin at once, and one tensor. The
-  // transfers of runs get between: 32 MiB take 0.6 ms of a link of 52 GB/s.
+  // The most bytes of an upload that are under way at once, and one tensor, if the plugin copies
+  // only whole tensors: 32 MiB take 0.6 ms of a link of 52 GB/s. For others: ChunkedUpload.
   static constexpr int64_t kUnderWayBytes = int64_t{32} << 20U;
 
   // `tensors` are the parameters of a version of `model`, whose elements must stay as they are for
@@ -82,13 +84,17 @@ class DeviceParameters final : private DeviceMemory::Owner, private UploadQueue:
   const std::shared_ptr<const Accelerator>& accelerator() const { return accelerator_; }
 
  private:
+  class FirstUpload;
+
   int64_t last_use_ns() const override { return last_use_ns_.load(std::memory_order_relaxed); }
   bool IsInUse() const override;
   std::shared_ptr<const void> TakeOut() override;
-  void Upload() override;
+  void Run() override;
 
   base::Status UploadNow();
-  base::StatusOr<std::vector<DeviceBuffer>> MakeBuffers() const;
+  base::StatusOr<std::vector<DeviceBuffer>> MakeBuffers();
+  base::StatusOr<std::vector<DeviceBuffer>> SendChunks();
+  base::StatusOr<std::vector<DeviceBuffer>> SendWhole();
   void AskForCopy(int64_t now_ns);
 
   const std::shared_ptr<const Accelerator> accelerator_;
@@ -101,6 +107,7 @@ class DeviceParameters final : private DeviceMemory::Owner, private UploadQueue:
   std::atomic<int64_t> next_try_ns_{0};
   std::atomic<int64_t> upload_count_{0};
   std::atomic<int64_t> upload_ns_{0};
+  std::atomic<int64_t> unpinned_bytes_{0};
   std::atomic<int64_t> drop_count_{0};
   mutable std::mutex mutex_;  // held for a copy of the pointer; after the lock of DeviceMemory
   // Both guarded by the mutex.

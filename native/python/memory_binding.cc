@@ -7,6 +7,7 @@
 #include "native/base/thread_priority.h"
 #include "native/memory/background_arena.h"
 #include "native/memory/slab.h"
+#include "native/pjrt/accelerator.h"
 #include "native/python/binding.h"
 #include "native/python/values.h"
 #include "native/tf/version_load.h"
@@ -66,6 +67,12 @@ void RegisterSlabPool(nb::module_& module) {
             });
           },
           nb::arg("owner"))
+      .def(
+          "pin_for",
+          [](PySlabPool& self, const pjrt::Accelerator& accelerator) {
+            WithoutGil([&] { self.pool()->PinWith(accelerator.pinned()); });
+          },
+          nb::arg("accelerator"))
       .def("statistics",
            [](const PySlabPool& self) {
              return WithoutGil([&] { return self.pool()->Statistics(); });

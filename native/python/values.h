@@ -212,11 +212,16 @@ struct ValueClass<pjrt::AcceleratorState> {
   using Value = pjrt::AcceleratorState;
   static constexpr auto kModule = "serving.data_plane.loads";
   static constexpr char kName[] = "AcceleratorState";
-  static constexpr auto kFields = std::tuple{
-      Field{"limit_bytes", &Value::limit_bytes},  Field{"parameter_bytes", &Value::parameter_bytes},
-      Field{"idle_bytes", &Value::idle_bytes},    Field{"busy_ns", &Value::busy_ns},
-      Field{"is_failing", &Value::is_failing},    Field{"compiled_count", &Value::compiled_count},
-      Field{"loaded_count", &Value::loaded_count}};
+  static constexpr auto kFields =
+      std::tuple{Field{"limit_bytes", &Value::limit_bytes},
+                 Field{"parameter_bytes", &Value::parameter_bytes},
+                 Field{"idle_bytes", &Value::idle_bytes},
+                 Field{"busy_ns", &Value::busy_ns},
+                 Field{"is_failing", &Value::is_failing},
+                 Field{"compiled_count", &Value::compiled_count},
+                 Field{"loaded_count", &Value::loaded_count},
+                 Field{"pinned_bytes", &Value::pinned_bytes},
+                 Field{"pinned_limit_bytes", &Value::pinned_limit_bytes}};
 };
 
 template <>
@@ -224,10 +229,13 @@ struct ValueClass<pjrt::UploadFigures> {
   using Value = pjrt::UploadFigures;
   static constexpr auto kModule = "serving.data_plane.servables";
   static constexpr char kName[] = "AcceleratorUploads";
-  static constexpr auto kFields =
-      std::tuple{Field{"device", &Value::device}, Field{"resident_bytes", &Value::resident_bytes},
-                 Field{"upload_count", &Value::upload_count}, Field{"upload_ns", &Value::upload_ns},
-                 Field{"drop_count", &Value::drop_count}};
+  static constexpr auto kFields = std::tuple{Field{"device", &Value::device},
+                                             Field{"resident_bytes", &Value::resident_bytes},
+                                             Field{"upload_count", &Value::upload_count},
+                                             Field{"upload_ns", &Value::upload_ns},
+                                             Field{"drop_count", &Value::drop_count},
+                                             Field{"uploaded_bytes", &Value::uploaded_bytes},
+                                             Field{"unpinned_bytes", &Value::unpinned_bytes}};
 };
 
 template <>

@@ -150,6 +150,7 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     made->parameters_.clear();
     return made;
   }
+  if (use.pin_parameters) use.pin_parameters(made->parameter_bytes());
   MILLPOND_RETURN_IF_ERROR(made->Upload(use));
   return made;
 }

@@ -42,6 +42,9 @@ struct AcceleratorUse {
   int64_t memory_bytes_max = 0;  // that all versions of the model may have on each; 0: all
   bool is_needed = false;        // the parameters must be there at the end of the load
   bool is_low = false;           // the model's runs have low priority
+  // Pins the memory of the version's parameters, of which so many bytes are copied; none: it stays
+  // as it is.
+  std::function<void(int64_t bytes)> pin_parameters;
 };
 
 // The signatures of a version that run on accelerators, with their parameters there.

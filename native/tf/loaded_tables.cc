@@ -234,6 +234,12 @@ memory::VersionTables LoadedTables::sizes() const {
   return all;
 }
 
+void LoadedTables::Pin() const {
+  for (const LoadedTable& table : tables_) {
+    if (table.claim != nullptr && table.claim->is_writable()) table.claim->Pin();
+  }
+}
+
 base::Status LoadedTables::Seal(memory::TableStore* store) const {
   std::vector<const memory::TableClaim*> claims;
   for (const LoadedTable& table : tables_) {

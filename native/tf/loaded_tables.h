@@ -79,6 +79,9 @@ class LoadedTables final : private KernelWatch {
   void Commit();
   // The sizes of the tables, for TableStore::Expect.
   memory::VersionTables sizes() const;
+  // Pins the tables that this load may write to, for an accelerator. A shared table was pinned by
+  // the load that wrote it.
+  void Pin() const;
   // Makes the tables read-only.
   base::Status Seal(memory::TableStore* store) const;
   // Lets go of the tables. The tensors that are left hold theirs.

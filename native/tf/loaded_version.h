@@ -74,6 +74,16 @@ class LoadedVersion {
     return arena_ == nullptr ? 0 : arena_->overflow_block_count();
   }
 
+  // Pins the parameters' memory for an accelerator that copies `bytes` of them, unless most of them
+  // stay here (VersionArena::Pin). Before Seal, by the load.
+  void PinParameters(size_t bytes) const {
+    if (arena_ == nullptr) return;
+    const size_t table_bytes = table_store_ == nullptr ? 0 : model_->tables()->sizes().bytes;
+    if (bytes < (arena_->used_slab_bytes() + table_bytes) / 2) return;
+    arena_->Pin();
+    if (table_store_ != nullptr) model_->tables()->Pin();
+  }
+
   // Makes the parameters read-only until Free. Returns false if there is no arena, or if requests
   // may write to the parameters.
   base::StatusOr<bool> Seal() const {

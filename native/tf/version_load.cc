@@ -58,6 +58,9 @@ base::StatusOr<std::vector<AcceleratedSignature>> VersionLoad::UseAccelerator(Ac
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
   use.model = id_.name;
   const auto loading = base::CrashScope::Loading(crash_row_);
+  use.pin_parameters = [this](int64_t bytes) {
+    loaded_->PinParameters(static_cast<size_t>(bytes));
+  };
   MILLPOND_RETURN_IF_ERROR(model().UseAccelerator(use));
   return model().signatures_on_accelerator();
 }

@@ -104,6 +104,12 @@ class SlabPool(Protocol):
     def forget(self, owner: str) -> None:
         """Forgets the owner's need. Memory that no other owner needs goes back, in steps."""
 
+    def pin_for(self, accelerator: Any) -> None:
+        """Pins spare memory, and what loads for an accelerator use, so that accelerators copy from it directly.
+
+        Do it before the first load. It pins nothing if the accelerator's plugin cannot.
+        """
+
     def statistics(self) -> SlabPoolStatistics:
         """Counts the slabs and their bytes by use."""
 
@@ -164,6 +170,12 @@ class AcceleratorState:
 
     loaded_count: int = 0
     """The programs that came from the cache."""
+
+    pinned_bytes: int = 0
+    """The memory of this process that is pinned for uploads, to all accelerators of the plugin."""
+
+    pinned_limit_bytes: int = 0
+    """The most memory that may be pinned."""
 
 
 class AheadCompiler(Protocol):

@@ -229,6 +229,12 @@ class AcceleratorUploads:
     drop_count: int = 0
     """The times that they gave way."""
 
+    uploaded_bytes: int = 0
+    """The bytes of all uploads together."""
+
+    unpinned_bytes: int = 0
+    """The part of them that was copied once more on its way, because its memory was not pinned."""
+
 
 class Servable(Protocol):
     """One loaded version. `SavedModelLoad.finish` makes it, and `destroy` frees it.

@@ -37,21 +37,26 @@ def accelerator_metrics(
     yield from _sides(versions)
     yield _programs(parts)
     yield _untuned(versions)
+    yield from _pinned(parts)
     yield from _memory(parts)
     yield from _sensors(parts.gpu_figures())
 
 
 def _parameters(versions: Mapping[ServableId, AcceleratedVersion]) -> Iterator[Samples]:
     sizes, uploads = Samples(families.ACCELERATOR_PARAMETERS), Samples(families.ACCELERATOR_UPLOAD)
-    drops = Samples(families.ACCELERATOR_DROPS)
+    uploaded, drops = Samples(families.ACCELERATOR_UPLOADED), Samples(families.ACCELERATOR_DROPS)
     for servable_id, version in versions.items():
         for figures in version.uploads:
             labels = (servable_id.name, str(servable_id.version), figures.device)
             sizes.add(labels, figures.resident_bytes)
             uploads.add_total(labels, figures.upload_count, figures.upload_ns / NS_PER_SECOND)
+            pinned_bytes = figures.uploaded_bytes - figures.unpinned_bytes
+            uploaded.add((*labels, "pinned"), pinned_bytes)
+            uploaded.add((*labels, "other"), figures.unpinned_bytes)
             drops.add(labels, figures.drop_count)
     yield sizes
     yield uploads
+    yield uploaded
     yield drops
 
 
@@ -124,6 +129,16 @@ def _untuned(versions: Mapping[ServableId, AcceleratedVersion]) -> Samples:
                 labels = (servable_id.name, str(servable_id.version), signature.name)
                 samples.add(labels, len(signature.untuned_rows))
     return samples
+
+
+def _pinned(parts: MonitoredParts) -> Iterator[Samples]:
+    pinned, limit = Samples(families.ACCELERATOR_PINNED), Samples(families.ACCELERATOR_PINNED_LIMIT)
+    for accelerator in parts.accelerators[:1]:  # all of them share it
+        state = accelerator.state()
+        pinned.add((), state.pinned_bytes)
+        limit.add((), state.pinned_limit_bytes)
+    yield pinned
+    yield limit
 
 
 def _memory(parts: MonitoredParts) -> Iterator[Samples]:

@@ -465,6 +465,29 @@ ACCELERATOR_DROPS = MetricFamily(
     help="Times that the version's parameters gave way to another version's on the accelerator, because no "
     "run had used them for a second.",
 )
+ACCELERATOR_UPLOADED = MetricFamily(
+    name="serving_accelerator_upload_bytes_total",
+    kind="counter",
+    unit="bytes",
+    labels=(*_DEVICE_LABELS, "memory"),
+    help="Bytes of these uploads, by the memory that they came from: pinned, or other, which is copied to "
+    "pinned memory first and takes five times as long.",
+)
+ACCELERATOR_PINNED = MetricFamily(
+    name="serving_accelerator_pinned_bytes",
+    kind="gauge",
+    unit="bytes",
+    labels=(),
+    help="Memory of this process that is pinned for uploads, so it is not swapped. It is part of the slabs. "
+    "No series without an accelerator.",
+)
+ACCELERATOR_PINNED_LIMIT = MetricFamily(
+    name="serving_accelerator_pinned_limit_bytes",
+    kind="gauge",
+    unit="bytes",
+    labels=(),
+    help="Most memory of this process that is pinned: half of the machine's.",
+)
 ACCELERATOR_RUNS = MetricFamily(
     name="serving_accelerator_runs_total",
     kind="counter",
@@ -809,6 +832,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(
         ACCELERATOR_PARAMETERS,
         ACCELERATOR_UPLOAD,
+        ACCELERATOR_UPLOADED,
         ACCELERATOR_DROPS,
         ACCELERATOR_RUNS,
         ACCELERATOR_ROWS,
@@ -817,7 +841,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(ACCELERATOR_STAGE, ACCELERATOR_CPU_RUNS, ACCELERATOR_MEDIAN, ACCELERATOR_CHOSEN),
     ACCELERATOR_PROGRAMS,
     ACCELERATOR_UNTUNED,
-    *(ACCELERATOR_USED, ACCELERATOR_LIMIT),
+    *(ACCELERATOR_USED, ACCELERATOR_LIMIT, ACCELERATOR_PINNED, ACCELERATOR_PINNED_LIMIT),
     *(GPU_UTILIZATION, GPU_ENERGY, GPU_TEMPERATURE),
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),
     *(ARENA_SLAB, ARENA_RESIDENT),

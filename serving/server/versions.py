@@ -108,6 +108,8 @@ class Versions:
         self.accelerator = loading_parts.make_accelerator_use(foundation)
         if self.accelerator is not None:
             monitor.add_listener(self.accelerator.sides.on_status)
+            if self.slab_pool is not None:
+                self.slab_pool.pin_for(self.accelerator.accelerators[0])
         self.gpu = loading_parts.make_gpu_sensors(foundation)
         self.loads = self._make_loads(foundation, arenas)
         self.keeper = _make_keeper(foundation)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -53,10 +54,14 @@ struct PJRT_TopologyDescription {
 struct PJRT_Device {
   PJRT_DeviceDescription description;
 };
+struct PJRT_Memory {
+  int device;
+};
 struct PJRT_Event {
   int64_t happens_ns;
   bool is_transfer_in = false;
   LateDevice::StepPtr step = nullptr;  // after which it happens, if the device is late
+  std::function<bool()> copy = {};     // made when it is awaited; false: it fails
 };
 struct PJRT_Buffer {
   int device;
@@ -64,6 +69,11 @@ struct PJRT_Buffer {
   int64_t ready_ns = 0;
   LateDevice::StepPtr written = nullptr;  // the step that writes it, if the device is late
   bool is_freed = false;
+  size_t missing_bytes = 0;  // that no part has brought yet
+};
+struct PJRT_AsyncHostToDeviceTransferManager {
+  std::vector<PJRT_Buffer*> buffers;
+  size_t taken_count = 0;
 };
 struct PJRT_Executable {};
 struct PJRT_LoadedExecutable {
@@ -358,7 +368,13 @@ PJRT_Error* ExecutableSerialize(PJRT_Executable_Serialize_Args* args) {
 PJRT_Error* ClientDmaMap(PJRT_Client_DmaMap_Args* args) {
   if (!controls.pins) return MakeError(PJRT_Error_Code_UNIMPLEMENTED, "no pins");
   const std::lock_guard<std::mutex> lock(mutex);
-  pinned[static_cast<const char*>(args->data)] = args->size;
+  const auto* const start = static_cast<const char*>(args->data);
+  const auto after = pinned.upper_bound(start);
+  const bool begins_in_one =
+      after != pinned.begin() && start < std::prev(after)->first + std::prev(after)->second;
+  const bool ends_in_one = after != pinned.end() && after->first < start + args->size;
+  controls.overlapping_pins += begins_in_one || ends_in_one ? 1 : 0;
+  pinned[start] = args->size;
   controls.live_pins += 1;
   controls.pin_count += 1;
   return nullptr;
@@ -422,20 +438,134 @@ PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
   }
   return nullptr;
 }
-PJRT_Error* BufferDestroy(PJRT_Buffer_Destroy_Args* args) {
-  if (args->buffer->is_freed) CountMisuse();
+void Free(PJRT_Buffer* buffer) {
+  if (buffer->is_freed) CountMisuse();
   if (late != nullptr && late->Draw(kOneSlowOf)) millpond::base::SleepNs(kSlowNs);
   std::shared_ptr<DeviceMemory> memory;
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_buffers -= 1;
   // Its memory takes the mutex at its end.
-  memory.swap(args->buffer->memory);
-  args->buffer->is_freed = true;
-  freed_buffers.emplace_back(args->buffer);
+  memory.swap(buffer->memory);
+  buffer->is_freed = true;
+  freed_buffers.emplace_back(buffer);
   if (late == nullptr) freed_buffers.clear();
+}
+PJRT_Error* BufferDestroy(PJRT_Buffer_Destroy_Args* args) {
+  Free(args->buffer);
   return nullptr;
 }
+
+// --- Tensors that are written in parts ---
+
+PJRT_Error* DeviceDefaultMemory(PJRT_Device_DefaultMemory_Args* args) {
+  static PJRT_Memory memories[] = {{0}, {1}, {2}, {3}};
+  args->memory = &memories[args->device->description.id];
+  return nullptr;
+}
+PJRT_Error* CreateBuffers(PJRT_Client_CreateBuffersForAsyncHostToDevice_Args* args) {
+  std::vector<PJRT_Buffer*> buffers;
+  for (size_t i = 0; i < args->num_shape_specs; ++i) {
+    const PJRT_ShapeSpec& shape = args->shape_specs[i];
+    size_t count = 1;
+    for (size_t dim = 0; dim < shape.num_dims; ++dim) count *= shape.dims[dim];
+    PJRT_Buffer* buffer = nullptr;
+    if (PJRT_Error* const error = MakeBuffer(args->memory->device, count, &buffer)) {
+      for (PJRT_Buffer* const made : buffers) Free(made);
+      return error;
+    }
+    buffer->missing_bytes = count * sizeof(float);
+    buffers.push_back(buffer);
+  }
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_managers += 1;
+  args->transfer_manager = new PJRT_AsyncHostToDeviceTransferManager{std::move(buffers)};
+  return nullptr;
+}
+PJRT_Error* ManagerDestroy(PJRT_AsyncHostToDeviceTransferManager_Destroy_Args* args) {
+  auto& buffers = args->transfer_manager->buffers;
+  for (size_t i = args->transfer_manager->taken_count; i < buffers.size(); ++i) Free(buffers[i]);
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.live_managers -= 1;
+  delete args->transfer_manager;
+  return nullptr;
+}
+PJRT_Error* RetrieveBuffer(PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args* args) {
+  args->buffer_out = args->transfer_manager->buffers[args->buffer_index];
+  args->transfer_manager->taken_count += 1;  // in their order
+  return nullptr;
+}
+PJRT_Error* ManagerBufferSize(PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args* args) {
+  args->buffer_size = args->transfer_manager->buffers[args->buffer_index]->memory->bytes();
+  return nullptr;
+}
+PJRT_Error* BufferLayout(PJRT_Buffer_GetMemoryLayout_Args* args) {
+  static const int64_t row_major[] = {1, 0};
+  static const int64_t column_major[] = {0, 1};
+  args->layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
+  args->layout.tiled.minor_to_major_size = 2;
+  args->layout.tiled.minor_to_major = controls.is_column_major ? column_major : row_major;
+  return nullptr;
+}
+bool IsPinned(const void* data, size_t bytes) {
+  int64_t pinned_count = 0;
+  CountIfPinned(data, bytes, &pinned_count);
+  return pinned_count > 0;
+}
+char* PlaceIn(const DeviceMemory& memory, int64_t offset) {
+  return reinterpret_cast<char*>(const_cast<float*>(memory.elements.data())) + offset;
+}
+void StartLatePart(const PJRT_AsyncHostToDeviceTransferManager_TransferData_Args& args,
+                   PJRT_Buffer* buffer, PJRT_Event** event) {
+  const auto* const from = static_cast<const char*>(args.data);
+  const auto bytes = static_cast<size_t>(args.transfer_size);
+  const auto work = [from, bytes, offset = args.offset, memory = buffer->memory,
+                     fault = LateFault()] {
+    if (fault.empty()) std::memcpy(PlaceIn(*memory, offset), from, bytes);
+    return fault;
+  };
+  std::vector<LateDevice::StepPtr> after;
+  if (buffer->written != nullptr) after.push_back(buffer->written);
+  buffer->written =
+      StartLateCopy(LateDevice::Lane::kIn, std::move(after), work, {from, bytes, false});
+  buffer->missing_bytes -= bytes;
+  *event = MakeEvent(buffer->written);
+}
+PJRT_Error* TransferData(PJRT_AsyncHostToDeviceTransferManager_TransferData_Args* args) {
+  PJRT_Buffer* const buffer = args->transfer_manager->buffers[args->buffer_index];
+  const auto bytes = static_cast<size_t>(args->transfer_size);
+  if (controls.fails_transfers || buffer->device == controls.failing_device || FailsNow() ||
+      controls.failing_part-- == 0) {
+    return MakeError(PJRT_Error_Code_INTERNAL, "the fake link is gone");
+  }
+  CountIfPinned(args->data, bytes, &controls.copies_from_pinned);
+  if (late != nullptr) {
+    StartLatePart(*args, buffer, &args->done_with_h2d_transfer);
+    return nullptr;
+  }
+  buffer->ready_ns =
+      EndOf(millpond::base::MonotonicNs(), controls.transfer_in_ns, &controls.link_in_free_ns);
+  auto copy = [buffer, data = args->data, bytes, offset = args->offset,
+               fails = controls.failing_copy-- == 0, was_pinned = IsPinned(args->data, bytes)] {
+    if (bytes > 0) std::memcpy(PlaceIn(*buffer->memory, offset), data, bytes);
+    buffer->missing_bytes -= bytes;
+    if (was_pinned && !IsPinned(data, bytes)) controls.unpinned_in_copies += 1;
+    return !fails;
+  };
+  const std::lock_guard<std::mutex> lock(mutex);
+  controls.part_count += 1;
+  controls.part_bytes_max = std::max(controls.part_bytes_max, args->transfer_size);
+  controls.live_events += 1;
+  controls.transfers_under_way += 1;
+  controls.transfers_under_way_max =
+      std::max(controls.transfers_under_way_max, controls.transfers_under_way);
+  args->done_with_h2d_transfer = new PJRT_Event{buffer->ready_ns, true, nullptr, std::move(copy)};
+  return nullptr;
+}
+
 PJRT_Error* BufferReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
+  if (args->buffer->missing_bytes > 0) {
+    return MakeError(PJRT_Error_Code_INTERNAL, "the fake buffer is not complete");
+  }
   args->event =
       late == nullptr ? MakeEvent(args->buffer->ready_ns) : MakeEvent(args->buffer->written);
   return nullptr;
@@ -558,7 +688,8 @@ PJRT_Error* EventAwait(PJRT_Event_Await_Args* args) {
   }
   millpond::base::SleepNs(
       std::max<int64_t>(0, args->event->happens_ns - millpond::base::MonotonicNs()));
-  return nullptr;
+  if (args->event->copy == nullptr || std::exchange(args->event->copy, nullptr)()) return nullptr;
+  return MakeError(PJRT_Error_Code_INTERNAL, "the fake copy has failed");
 }
 PJRT_Error* EventDestroy(PJRT_Event_Destroy_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
@@ -593,6 +724,12 @@ PJRT_Api MakeTable() {
   table.PJRT_Client_DmaMap = ClientDmaMap;
   table.PJRT_Client_DmaUnmap = ClientDmaUnmap;
   table.PJRT_Client_BufferFromHostBuffer = BufferFromHostBuffer;
+  table.PJRT_Client_CreateBuffersForAsyncHostToDevice = CreateBuffers;
+  table.PJRT_AsyncHostToDeviceTransferManager_Destroy = ManagerDestroy;
+  table.PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer = RetrieveBuffer;
+  table.PJRT_AsyncHostToDeviceTransferManager_BufferSize = ManagerBufferSize;
+  table.PJRT_AsyncHostToDeviceTransferManager_TransferData = TransferData;
+  table.PJRT_Device_DefaultMemory = DeviceDefaultMemory;
   table.PJRT_DeviceDescription_Id = DeviceDescriptionId;
   table.PJRT_DeviceDescription_Kind = DeviceDescriptionKind;
   table.PJRT_Device_GetDescription = DeviceGetDescription;
@@ -609,6 +746,7 @@ PJRT_Api MakeTable() {
   table.PJRT_Buffer_Destroy = BufferDestroy;
   table.PJRT_Buffer_OnDeviceSizeInBytes = BufferSize;
   table.PJRT_Buffer_ToHostBuffer = BufferToHostBuffer;
+  table.PJRT_Buffer_GetMemoryLayout = BufferLayout;
   table.PJRT_Buffer_ReadyEvent = BufferReadyEvent;
   return table;
 }
@@ -642,6 +780,11 @@ __attribute__((visibility("default"))) FakePjrtControls* FakePjrtControlsOf() { 
 
 __attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi() {
   static const PJRT_Api table = MakeTable();
-  return &table;
+  static const PJRT_Api without_parts = [] {
+    PJRT_Api other = MakeTable();
+    other.PJRT_Client_CreateBuffersForAsyncHostToDevice = nullptr;
+    return other;
+  }();
+  return controls.transfers_parts ? &table : &without_parts;
 }
 }

@@ -19,7 +19,11 @@ struct FakePjrtControls {
   bool has_topologies = true;  // compiles for devices that are not there
   bool counts_memory = true;
   bool pins = true;
-  int64_t temporary_bytes = 0;  // that a program says a run takes
+  bool transfers_parts = true;   // of a plugin that is opened now
+  bool is_column_major = false;  // lays tensors out in another way than the process
+  int64_t failing_part = -1;     // the part of a tensor whose copy fails, counted from now
+  int64_t failing_copy = -1;     // the same, but the copy fails after it has begun
+  int64_t temporary_bytes = 0;   // that a program says a run takes
   // The time after which an event has happened: of a copy to the device, of a run, of a copy back.
   int64_t transfer_in_ns = 0;
   int64_t run_ns = 0;
@@ -50,6 +54,11 @@ struct FakePjrtControls {
   int64_t transfers_under_way_max = 0;
   int64_t live_pins = 0;  // of this process's memory
   int64_t pin_count = 0;
+  int64_t overlapping_pins = 0;
+  int64_t unpinned_in_copies = 0;  // pins that ended while a copy from them was under way
+  int64_t live_managers = 0;       // of transfers
+  int64_t part_count = 0;
+  int64_t part_bytes_max = 0;
   int64_t copies_from_pinned = 0;  // to the device
   int64_t copies_to_pinned = 0;
   int64_t compile_count = 0;

@@ -1,5 +1,5 @@
 // Holds the slab pool to its promises over random sequences of loads, swaps, failed loads, leaks
-// and removed owners, with the keeper at work at random moments.
+// and removed owners, with the keeper at work at random moments. Pinned pages stay as they are.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 
 #include "native/memory/slab.h"
 #include "native/memory/slab_pool.h"
+#include "tests/native/fake_page_pinner.h"
 #include "tests/native/units.h"
 
 namespace millpond::memory {
@@ -69,6 +70,8 @@ class PoolModel {
     SlabPoolOptions options;
     options.spare_slab_count = spare_count;
     pool_ = std::make_unique<SlabPool>(options);
+    if (Random(4) == 0) pinner_->bytes_max = Random(100) * kMiB;
+    pool_->PinWith(pinner_);
   }
 
   void TakeAction() {
@@ -104,7 +107,10 @@ class PoolModel {
     EXPECT_EQ(statistics.in_use_count, 0);
     EXPECT_EQ(statistics.spare_count, 0);
     EXPECT_EQ(statistics.quarantined_count, leaked_count_);
+    pool_.reset();
+    EXPECT_EQ(pinner_->bytes(), 0) << "memory that is given back is pinned";
   }
+  void CheckPins() const { pinner_->ExpectAllResident(); }
   int64_t leaked_count() const { return leaked_count_; }
 
  private:
@@ -153,7 +159,11 @@ class PoolModel {
     if (owner->coming.slab == nullptr) return;
     std::memset(owner->coming.slab->start(), 1, owner->coming.bytes);
     const size_t bytes = owner->coming.bytes;
-    pool_->Expect(name, {bytes + kModelHeadroomBytes, bytes, bytes});
+    const bool is_uploaded = Random(4) > 0;
+    while (is_uploaded && owner->coming.slab->PinNext(bytes, pinner_)) {
+    }
+    pool_->Expect(name, {bytes + kModelHeadroomBytes, bytes, bytes,
+                         is_uploaded ? owner->coming.slab->pinned_bytes() : 0});
     pool_->Refill(SIZE_MAX);
     owner->expected_bytes = bytes;
     RunKeeper(Random(10));
@@ -216,6 +226,8 @@ class PoolModel {
   const int spare_count_;
   const bool is_uneven_;
   std::mt19937 rng_;
+  const std::shared_ptr<testing::FakePagePinner> pinner_ =
+      std::make_shared<testing::FakePagePinner>();
   std::unique_ptr<SlabPool> pool_;
   std::vector<Owner> owners_;
   int64_t leaked_count_ = 0;
@@ -232,6 +244,7 @@ TEST(SlabPoolModel, KeepsItsPromisesOverRandomSequences) {
     for (int action = 0; action < kActionCount && !::testing::Test::HasFailure(); ++action) {
       SCOPED_TRACE("action " + std::to_string(action));
       model.TakeAction();
+      model.CheckPins();
     }
     model.End();
     leaked_count += model.leaked_count();

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "native/memory/slab.h"
+#include "tests/native/fake_page_pinner.h"
 #include "tests/native/threads.h"
 #include "tests/native/units.h"
 
@@ -29,7 +30,9 @@ SlabPoolOptions ShortPause(int spare_slab_count = 1) {
   return options;
 }
 
-SlabNeed NeedOf(size_t bytes) { return {bytes + kHeadroomBytes, bytes, bytes}; }
+SlabNeed NeedOf(size_t bytes, size_t pinned_bytes = 0) {
+  return {bytes + kHeadroomBytes, bytes, bytes, pinned_bytes};
+}
 
 // Touches the first bytes of a slab, as a version does that restores its parameters.
 void Fill(Slab* slab, size_t bytes) { std::memset(slab->start(), 1, bytes); }
@@ -105,6 +108,42 @@ TEST_F(SlabPoolTest, SlabOfAnEndedVersionIsTheNextOnesAsItIs) {
   const auto third = Take("a", 4 * kMiB);
   EXPECT_EQ(third->start(), start);
   EXPECT_EQ(third->ResidentBytes(), 4 * kMiB);
+}
+
+// The keeper pins ahead of the first swap, and the swaps after it pin only what was pinned never.
+TEST_F(SlabPoolTest, SwapsPinNothing) {
+  const auto pinner = std::make_shared<testing::FakePagePinner>();
+  pool_.PinWith(pinner);
+  auto serving = Load("m", 8 * kMiB);
+  EXPECT_TRUE(pinner->calls.empty()) << "nothing was pinned for the first version";
+  pool_.Expect("m", NeedOf(8 * kMiB, 8 * kMiB));
+  KeepUntilDone(&pool_);
+  for (int swap = 0; swap < 4; ++swap) {
+    auto next = Take("m", 8 * kMiB);
+    EXPECT_EQ(next->pinned_bytes(), 8 * kMiB);
+    Fill(next.get(), 8 * kMiB);
+    pool_.GiveBack(std::exchange(serving, std::move(next)));
+    KeepUntilDone(&pool_);
+    EXPECT_EQ(pinner->calls.size(), 4) << "the first version's slab, and the spare";
+  }
+  pool_.Forget("m");
+  pool_.GiveBack(std::move(serving));
+  KeepUntilDone(&pool_);
+  EXPECT_EQ(pinner->bytes(), 0);
+}
+
+TEST_F(SlabPoolTest, APinnerThatRefusesIsNotAskedInALoop) {
+  const auto pinner = std::make_shared<testing::FakePagePinner>();
+  pinner->bytes_max = 4 * kMiB;
+  pool_.PinWith(pinner);
+  auto serving = Load("m", 8 * kMiB);
+  pool_.Expect("m", NeedOf(8 * kMiB, 8 * kMiB));
+  KeepUntilDone(&pool_);
+  EXPECT_EQ(pinner->bytes(), 4 * kMiB);
+  EXPECT_EQ(KeepUntilDone(&pool_), 0);
+  pool_.Forget("m");
+  KeepUntilDone(&pool_);
+  pool_.GiveBack(std::move(serving));
 }
 
 TEST_F(SlabPoolTest, DuringASwapNoThirdSlabIsMade) {

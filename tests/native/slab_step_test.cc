@@ -1,9 +1,11 @@
 #include "native/memory/slab_step.h"
+#include "tests/native/fake_page_pinner.h"
 #include "tests/native/units.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 namespace millpond::memory {
@@ -61,6 +63,29 @@ TEST(PreFaultSpare, GoalThatWasGivenUpDuringAStepIsRaisedToTheStep) {
 
 TEST(PreFaultSpare, SlabThatAVersionFilledNeedsNoStep) {
   EXPECT_FALSE(PreFaultSpare::Next(SpareOf(8 * kMiB, 4 * kMiB, 4 * kMiB), 2 * kMiB));
+}
+
+TEST(PinSpare, PinsTheMemoryOfASparePieceByPiece) {
+  const auto pinner = std::make_shared<testing::FakePagePinner>();
+  SpareSlab spare = SpareOf(16 * kMiB, 6 * kMiB, 8 * kMiB);
+  EXPECT_FALSE(PinSpare::Next(spare, nullptr));
+  for (const size_t pinned_bytes : {4 * kMiB, 6 * kMiB}) {
+    auto step = PinSpare::Next(spare, pinner);
+    step->Perform();
+    step->Record(&spare);
+    EXPECT_EQ(spare.slab->pinned_bytes(), pinned_bytes);
+  }
+  EXPECT_FALSE(PinSpare::Next(spare, pinner)) << "only what is resident";
+}
+
+TEST(PinSpare, ARefusalEndsTheAttempts) {
+  const auto pinner = std::make_shared<testing::FakePagePinner>();
+  pinner->bytes_max = 0;
+  SpareSlab spare = SpareOf(4 * kMiB, 4 * kMiB, 4 * kMiB);
+  auto step = PinSpare::Next(spare, pinner);
+  step->Perform();
+  step->Record(&spare);
+  EXPECT_FALSE(PinSpare::Next(spare, pinner));
 }
 
 TEST(ReserveSpare, RefusedReservationIsToldWithItsReason) {

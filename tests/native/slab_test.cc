@@ -1,4 +1,5 @@
 #include "native/memory/slab.h"
+#include "tests/native/fake_page_pinner.h"
 #include "tests/native/units.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace millpond::memory {
 namespace {
@@ -188,6 +190,62 @@ std::string NodesOf(const Slab& slab) {
     if (line.rfind(address.str(), 0) == 0) return line;
   }
   return "";
+}
+
+using testing::FakePagePinner;
+
+// Pins the first `bytes` of a slab whose pages are resident.
+void PinAll(Slab* slab, size_t bytes, const std::shared_ptr<FakePagePinner>& pinner) {
+  slab->PreFault(0, bytes);
+  while (slab->PinNext(bytes, pinner)) {
+  }
+  ASSERT_EQ(slab->pinned_bytes(), bytes);
+}
+
+TEST(Slab, IsPinnedInPiecesUpToTheGivenEnd) {
+  const auto pinner = std::make_shared<FakePagePinner>();
+  const auto slab = ReserveSlab(16 * kMiB);
+  PinAll(slab.get(), 10 * kMiB, pinner);
+  PinAll(slab.get(), 12 * kMiB, pinner);
+  EXPECT_EQ(pinner->calls, (std::vector<size_t>{4 * kMiB, 4 * kMiB, 2 * kMiB, 2 * kMiB}));
+}
+
+TEST(Slab, UnpinsAllThatIsReturnedMovedOrUnmapped) {
+  const auto pinner = std::make_shared<FakePagePinner>();
+  {
+    const auto from = ReserveSlab(32 * kMiB);
+    const auto to = ReserveSlab(32 * kMiB);
+    PinAll(from.get(), 24 * kMiB, pinner);
+    PinAll(to.get(), 8 * kMiB, pinner);
+    from->ReturnPages(23 * kMiB, SIZE_MAX);
+    EXPECT_EQ(from->pinned_bytes(), 20 * kMiB) << "a piece is unpinned as a whole";
+    pinner->ExpectAllResident();
+    EXPECT_EQ(from->MoveTail(22 * kMiB, 6 * kMiB, to.get(), 4 * kMiB), 6 * kMiB);
+    EXPECT_EQ(from->pinned_bytes(), 16 * kMiB);
+    EXPECT_EQ(to->pinned_bytes(), 4 * kMiB);
+    pinner->ExpectAllResident();
+    from->LeaveMapped();
+  }
+  EXPECT_EQ(pinner->bytes(), 0);
+}
+
+TEST(Slab, ARefusedMoveLeavesNothingPinnedInItsPlace) {
+  const auto pinner = std::make_shared<FakePagePinner>();
+  const auto to = ReserveSlab(8 * kMiB);
+  PinAll(to.get(), 8 * kMiB, pinner);
+  EXPECT_EQ(MoveInVain(to.get(), 2 * kMiB), 0);
+  EXPECT_EQ(to->pinned_bytes(), 0);
+}
+
+TEST(Slab, ASealedOneIsNotPinnedButStaysSo) {
+  const auto pinner = std::make_shared<FakePagePinner>();
+  const auto slab = ReserveSlab(8 * kMiB);
+  PinAll(slab.get(), 4 * kMiB, pinner);
+  ASSERT_TRUE(slab->Seal().ok());
+  EXPECT_FALSE(slab->PinNext(8 * kMiB, pinner));
+  EXPECT_EQ(slab->pinned_bytes(), 4 * kMiB);
+  ASSERT_TRUE(slab->Unseal().ok());
+  EXPECT_TRUE(slab->PinNext(8 * kMiB, pinner));
 }
 
 TEST(Slab, InterleavedOneAndItsMovedMemoryLieOnTheNodes) {

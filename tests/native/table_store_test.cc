@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/native/fake_page_pinner.h"
 #include "tests/native/units.h"
 
 namespace millpond::memory {
@@ -150,6 +151,23 @@ TEST_F(TableStoreTest, ARetiredCopyIsUndoneAndWrittenAgain) {
   third.Restore();
   third.Scatter({3, 4}, std::byte{9});
   ExpectIntact(third.Finish());
+  ExpectIntact(first);
+}
+
+// The rows behind the table are not pinned, and a pinned table is written and undone as any other.
+TEST_F(TableStoreTest, ATableIsPinnedOnceForAllItsVersions) {
+  const auto pinner = std::make_shared<testing::FakePagePinner>();
+  pool_->PinWith(pinner);
+  const Version first = Loaded("a");
+  for (int round = 0; round < 3; ++round) {
+    Load load = NewLoad("a");
+    load.Restore();
+    load.Scatter({round, 5}, std::byte{9});
+    load.claim().Pin();
+    ExpectIntact(load.Finish());
+    EXPECT_EQ(pinner->calls, std::vector<size_t>{RoundUp(kTableBytes, kPageBytes)});
+    pinner->ExpectAllResident();
+  }
   ExpectIntact(first);
 }
 

@@ -9,6 +9,7 @@
 
 #include "native/memory/jemalloc_api.h"
 #include "tests/native/fake_memory.h"
+#include "tests/native/fake_page_pinner.h"
 #include "tests/native/units.h"
 
 namespace millpond::memory {
@@ -56,6 +57,27 @@ class VersionArenaTest : public ::testing::Test {
   const std::shared_ptr<SlabPool> pool_ = std::make_shared<SlabPool>(SlabPoolOptions());
   FakeMemory overflow_{64 * kMiB};
 };
+
+TEST_F(VersionArenaTest, ItsMemoryIsPinnedAndStaysSoForTheNextVersion) {
+  auto unpinned = Take(8 * kMiB);
+  unpinned->Pin();
+  EXPECT_TRUE(unpinned->Seal().ok());
+  unpinned.reset();
+  const auto pinner = std::make_shared<testing::FakePagePinner>();
+  pool_->PinWith(pinner);
+  auto arena = Take(8 * kMiB);
+  void* const block = arena->memory()->Allocate(5 * kMiB, kAlignment);
+  arena->Pin();
+  EXPECT_EQ(pinner->bytes(), RoundUp(arena->used_slab_bytes(), kPageBytes));
+  EXPECT_GE(pinner->bytes(), 5 * kMiB);
+  EXPECT_EQ(arena->need().pinned_bytes, pinner->bytes());
+  arena->memory()->Deallocate(block);
+  const size_t pinned_bytes = pinner->bytes();
+  pool_->Expect("m", arena->need());
+  arena.reset();
+  EXPECT_EQ(pinner->bytes(), pinned_bytes);
+  EXPECT_EQ(Take(8 * kMiB)->need().pinned_bytes, 0) << "a version that uploads nothing";
+}
 
 TEST_F(VersionArenaTest, ItsSlabIsTheNextVersions) {
   auto arena = Take(8 * kMiB);

@@ -775,12 +775,30 @@ def test_programs_without_autotuning_are_counted():
     ]
 
 
+def test_pinned_memory_of_all_accelerators_is_shown():
+    state = AcceleratorState(0, 0, 0, 0, is_failing=False, pinned_bytes=5, pinned_limit_bytes=6)
+    accelerators = [FakeAccelerator(name=name, state_figures=state) for name in "01"]
+    series = series_of(replace(accelerated_parts(), accelerators=accelerators))
+    assert value(series, "serving_accelerator_pinned_bytes") == 5
+    assert value(series, "serving_accelerator_pinned_limit_bytes") == 6
+
+
+def test_uploads_are_shown_by_their_memory():
+    series = series_of(accelerated_parts())
+    labels = {"model": "m", "version": "1", "device": "0"}
+    name = "serving_accelerator_upload_bytes_total"
+    assert value(series, name, **labels, memory="pinned") == 1_000
+    assert value(series, name, **labels, memory="other") == 400
+
+
 def test_version_that_ends_has_no_runs_on_accelerator():
     series = series_of(accelerated_parts(UNLOADING))
     names = {name for name, labels in series if "accelerator" in name}
     assert names == {
         "serving_accelerator_memory_used_bytes",
         "serving_accelerator_memory_limit_bytes",
+        "serving_accelerator_pinned_bytes",
+        "serving_accelerator_pinned_limit_bytes",
         "serving_accelerator_programs_total",
     }
 

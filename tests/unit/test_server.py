@@ -661,6 +661,7 @@ def test_server_that_is_ready_ends_autotuning(tmp_path: Path, plane: FakePlane) 
     )
     server.start()
     (accelerator,) = plane.accelerators
+    assert [pool.pins_for for pool in plane.pools] == [accelerator]
     at_start = accelerator.autotunes
     drop(tmp_path / "m", 7)
     assert ready.wait(30)

@@ -261,6 +261,10 @@ class FakeSlabPool:
     table_holders: dict[str, list["FakeSavedModelLoad"]] = field(default_factory=dict)
     table_bytes: dict[str, int] = field(default_factory=dict)
     is_stopped: bool = False
+    pins_for: object | None = None
+
+    def pin_for(self, accelerator: object) -> None:
+        self.pins_for = accelerator
 
     def expect(self, owner: str, servable: FakeServable, serving_count: int) -> None:
         self.expected[owner] = servable

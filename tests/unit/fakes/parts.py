@@ -199,7 +199,9 @@ class FakeStreams(Streams):
         servable.arena = self.arenas.get(servable_id)
         servable.runs = self.runs.get(servable_id, ())
         servable.accelerated = self.accelerated.get(servable_id, [])
-        servable.uploads = AcceleratorUploads("0", 700 * len(servable.runs), 2, 3_000_000, 1)
+        servable.uploads = AcceleratorUploads(
+            "0", 700 * len(servable.runs), 2, 3_000_000, 1, 1_400, 400
+        )
         return servable
 
     def blocks(self, name: str) -> BlockedVersions:

@@ -1,34 +1,47 @@
-#include "native/pjrt/upload_queue.h"
+#include "native/pjrt/driver_thread.h"
+
+#include <pthread.h>
 
 #include <algorithm>
 
 namespace millpond::pjrt {
 
-UploadQueue::~UploadQueue() {
+DriverThread::DriverThread(const std::string& name) : thread_([this] { Run(); }) {
+  pthread_setname_np(thread_.native_handle(), name.c_str());
+}
+
+DriverThread::~DriverThread() {
   {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
     waiting_.clear();
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
 }
 
-void UploadQueue::Request(Task* task) {
+void DriverThread::Request(Task* task) {
   const std::lock_guard lock(mutex_);
-  if (is_stopping_ || std::find(waiting_.begin(), waiting_.end(), task) != waiting_.end()) return;
+  if (std::find(waiting_.begin(), waiting_.end(), task) != waiting_.end()) return;
   waiting_.push_back(task);
-  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   changed_.notify_all();
 }
 
-void UploadQueue::Forget(Task* task) {
+void DriverThread::Perform(Task* task) {
+  Request(task);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    return current_ != task && std::find(waiting_.begin(), waiting_.end(), task) == waiting_.end();
+  });
+}
+
+void DriverThread::Forget(Task* task) {
   std::unique_lock lock(mutex_);
   waiting_.erase(std::remove(waiting_.begin(), waiting_.end(), task), waiting_.end());
   changed_.wait(lock, [&] { return current_ != task; });
 }
 
-void UploadQueue::Run() {
+void DriverThread::Run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return is_stopping_ || !waiting_.empty(); });
@@ -36,10 +49,7 @@ void UploadQueue::Run() {
     current_ = waiting_.front();
     waiting_.pop_front();
     lock.unlock();
-    {
-      const auto turn = TakeTurn();
-      current_->Upload();
-    }
+    current_->Run();
     lock.lock();
     current_ = nullptr;
     changed_.notify_all();

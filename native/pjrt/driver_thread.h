@@ -1,0 +1,54 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace millpond::pjrt {
+
+// A thread of the server's own priority that makes long calls of a plugin, one at a time. The
+// threads that want them may have a lower one: a thread that loses its core inside the driver, with
+// the driver's locks, keeps all runs waiting.
+//
+// Thread: any. It has the priority of the thread that makes the object. Owner: an Accelerator, for
+// its uploads, because two would share the link and both be late; PinnedMemory, for its pins.
+class DriverThread {
+ public:
+  class Task {
+   public:
+    virtual void Run() = 0;
+
+   protected:
+    ~Task() = default;
+  };
+
+  // `name` has 15 letters at most.
+  explicit DriverThread(const std::string& name);
+  // Drops what waits, and waits for the task under way.
+  ~DriverThread();
+  DriverThread(const DriverThread&) = delete;
+  DriverThread& operator=(const DriverThread&) = delete;
+
+  // Runs `task` soon, once for all requests until it begins. Returns at once.
+  void Request(Task* task);
+  // Runs `task`, and waits until it has ended.
+  void Perform(Task* task);
+  // `task` is not run any more. Waits if it runs now.
+  void Forget(Task* task);
+
+ private:
+  void Run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // All guarded by `mutex_`.
+  std::deque<Task*> waiting_;
+  Task* current_ = nullptr;
+  bool is_stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace millpond::pjrt

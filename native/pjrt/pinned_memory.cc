@@ -1,0 +1,78 @@
+#include "native/pjrt/pinned_memory.h"
+
+#include <iterator>
+
+#include "native/base/clock.h"
+
+namespace millpond::pjrt {
+
+// A call of the driver for a piece, on the thread for such calls.
+class PinnedMemory::Call final : public DriverThread::Task {
+ public:
+  // 0 bytes: unpins.
+  Call(const Client& client, std::byte* start, size_t bytes)
+      : client_(client), start_(reinterpret_cast<char*>(start)), bytes_(bytes) {}
+
+  // Makes the call, and rests.
+  bool Make(DriverThread* thread) {
+    thread->Perform(this);
+    base::SleepNs(took_ns_);
+    return is_done_;
+  }
+
+ private:
+  void Run() override {
+    const int64_t began_ns = base::MonotonicNs();
+    is_done_ = bytes_ == 0 || client_.Pin(start_, bytes_).ok();
+    if (bytes_ == 0) client_.Unpin(start_);
+    took_ns_ = base::MonotonicNs() - began_ns;
+  }
+
+  const Client& client_;
+  char* const start_;
+  const size_t bytes_;
+  bool is_done_ = false;
+  int64_t took_ns_ = 0;
+};
+
+bool PinnedMemory::Pin(std::byte* start, size_t bytes) {
+  if (!budget_.Take(static_cast<int64_t>(bytes))) return false;
+  if (!Call(*client_, start, bytes).Make(&thread_)) {
+    budget_.Return(static_cast<int64_t>(bytes));
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  pieces_[start] = {bytes, 0};
+  return true;
+}
+
+void PinnedMemory::Unpin(std::byte* start, size_t bytes) {
+  {
+    std::unique_lock lock(mutex_);
+    // No new lease finds the piece, and those that are there keep its address.
+    const auto piece = pieces_.extract(start);
+    returned_.wait(lock, [&] { return piece.mapped().lease_count == 0; });
+  }
+  Call(*client_, start, 0).Make(&thread_);
+  budget_.Return(static_cast<int64_t>(bytes));
+}
+
+PinnedMemory::Lease PinnedMemory::Take(const std::byte* place) {
+  const std::lock_guard lock(mutex_);
+  const auto after = pieces_.upper_bound(place);
+  if (after == pieces_.begin()) return {};
+  auto& [start, piece] = *std::prev(after);
+  if (place >= start + piece.bytes) return {};
+  ++piece.lease_count;
+  return {this, &piece, start + piece.bytes};
+}
+
+void PinnedMemory::Return(Piece* piece) {
+  {
+    const std::lock_guard lock(mutex_);
+    --piece->lease_count;
+  }
+  returned_.notify_all();
+}
+
+}  // namespace millpond::pjrt

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "native/base/byte_budget.h"
+#include "native/memory/page_pins.h"
+#include "native/pjrt/client.h"
+#include "native/pjrt/driver_thread.h"
+
+namespace millpond::pjrt {
+
+// The memory of this process that all accelerators of a client copy from without a copy between.
+//
+// A piece is pinned and unpinned by a call of its own, after which the caller rests for as long as
+// the call took: so a run waits for one piece at most, and the driver is free half of the time.
+//
+// Thread: any. Owner: shared by the accelerators and the slabs with pinned pieces, which keep the
+// client. Cost of a lease: a mutex, twice.
+class PinnedMemory final : public memory::PagePinner {
+ public:
+  class Lease;
+
+  // Pins `bytes_max` at most.
+  PinnedMemory(std::shared_ptr<const Client> client, int64_t bytes_max)
+      : client_(std::move(client)), budget_(bytes_max) {}
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  bool Pin(std::byte* start, size_t bytes) override;
+  // Waits for the end of the leases of the piece.
+  void Unpin(std::byte* start, size_t bytes) override;
+
+  // Returns a lease of the piece that has `place`, or an empty one if it is not pinned.
+  Lease Take(const std::byte* place);
+
+  int64_t bytes() const { return budget_.in_use_bytes(); }
+  int64_t bytes_max() const { return budget_.limit_bytes(); }
+
+ private:
+  struct Piece {
+    size_t bytes = 0;
+    int lease_count = 0;
+  };
+  class Call;
+
+  void Return(Piece* piece);
+
+  const std::shared_ptr<const Client> client_;
+  base::ByteBudget budget_;
+  DriverThread thread_{"pin-memory"};
+  std::mutex mutex_;
+  std::condition_variable returned_;
+  std::map<const std::byte*, Piece> pieces_;  // by their start; guarded by the mutex
+};
+
+// Keeps a piece pinned while a copy from it is under way.
+class PinnedMemory::Lease {
+ public:
+  Lease() = default;
+  Lease(PinnedMemory* memory, Piece* piece, const std::byte* end)
+      : memory_(memory), piece_(piece), end_(end) {}
+  ~Lease() {
+    if (piece_ != nullptr) memory_->Return(piece_);
+  }
+  Lease(Lease&& other) noexcept
+      : memory_(other.memory_), piece_(std::exchange(other.piece_, nullptr)), end_(other.end_) {}
+  Lease& operator=(Lease&&) = delete;
+
+  // The end of the piece; null if the lease is empty.
+  const std::byte* end() const { return end_; }
+
+ private:
+  PinnedMemory* memory_ = nullptr;
+  Piece* piece_ = nullptr;
+  const std::byte* end_ = nullptr;
+};
+
+}  // namespace millpond::pjrt

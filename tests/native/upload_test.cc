@@ -1,0 +1,383 @@
+// Parameters get to an accelerator in chunks, from pinned memory and from any other.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "native/base/clock.h"
+#include "native/memory/slab.h"
+#include "native/memory/slab_pool.h"
+#include "native/pjrt/accelerator.h"
+#include "native/pjrt/chunked_upload.h"
+#include "native/pjrt/device_parameters.h"
+#include "native/pjrt/plugin.h"
+#include "tests/native/fake_pjrt_plugin.h"
+#include "tests/native/units.h"
+
+namespace millpond::pjrt {
+namespace {
+
+using base::Code;
+using memory::Slab;
+using testing::kMiB;
+
+HostTensor TensorAt(const std::byte* elements, size_t bytes) {
+  return {PJRT_Buffer_Type_F32, {static_cast<int64_t>(bytes / 4)}, elements, bytes};
+}
+
+size_t BytesOf(const std::vector<HostTensor>& tensors) {
+  size_t bytes = 0;
+  for (const HostTensor& tensor : tensors) bytes += tensor.bytes;
+  return bytes;
+}
+
+// Writes a random word to each cache line.
+void Fill(std::byte* start, size_t bytes, std::mt19937* random) {
+  for (size_t i = 0; i < bytes; i += 64) {
+    const auto word = static_cast<uint32_t>((*random)());
+    std::memcpy(start + i, &word, sizeof(word));
+  }
+}
+
+class UploadTest : public ::testing::Test {
+ protected:
+  UploadTest()
+      : controls_(reinterpret_cast<FakePjrtControls* (*)()>(
+            dlsym(dlopen(FAKE_PJRT_PLUGIN, RTLD_NOW), "FakePjrtControlsOf"))()) {
+    *controls_ = {};
+  }
+  ~UploadTest() override {
+    accelerator_.reset();
+    EXPECT_EQ(controls_->live_buffers, 0);
+    EXPECT_EQ(controls_->live_clients, 0);
+    EXPECT_EQ(controls_->live_errors, 0);
+    EXPECT_EQ(controls_->live_events, 0);
+    EXPECT_EQ(controls_->live_managers, 0);
+    EXPECT_EQ(controls_->live_pins, 0);
+    EXPECT_EQ(controls_->overlapping_pins, 0);
+    EXPECT_EQ(controls_->unpinned_in_copies, 0);
+    *controls_ = {};
+  }
+
+  // Opens the accelerator with the controls that are set now.
+  void Open(int64_t pinned_bytes_max = -1) {
+    AcceleratorOptions options;
+    options.idle_ns = 0;
+    options.pinned_bytes_max = pinned_bytes_max;
+    accelerator_ =
+        Accelerator::MakeAll(Plugin::Open(FAKE_PJRT_PLUGIN).value(), options).value().front();
+  }
+
+  std::unique_ptr<DeviceParameters> Make(const std::vector<HostTensor>& tensors) const {
+    return std::make_unique<DeviceParameters>(accelerator_, "model", tensors);
+  }
+
+  // Uploads `tensors`, and expects that the device has their bytes.
+  std::unique_ptr<DeviceParameters> UploadAll(const std::vector<HostTensor>& tensors) const {
+    auto parameters = Make(tensors);
+    const base::Status uploaded = parameters->Upload(/*run_bytes=*/0);
+    EXPECT_TRUE(uploaded.ok()) << uploaded.message();
+    if (uploaded.ok()) ExpectThere(tensors, parameters.get());
+    return parameters;
+  }
+
+  void ExpectThere(const std::vector<HostTensor>& tensors, DeviceParameters* parameters) const {
+    const auto copy = parameters->Pin();
+    ASSERT_NE(copy, nullptr);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      std::vector<char> there(tensors[i].bytes);
+      MILLPOND_PJRT_ARGS(PJRT_Buffer_ToHostBuffer, read);
+      read.src = copy->buffer(i);
+      read.dst = there.data();
+      read.dst_size = there.size();
+      ASSERT_EQ(accelerator_->api()->PJRT_Buffer_ToHostBuffer(&read), nullptr);
+      ASSERT_TRUE(accelerator_->api().Await(read.event, "").ok());
+      EXPECT_EQ(std::memcmp(there.data(), tensors[i].elements, there.size()), 0) << "tensor " << i;
+    }
+  }
+
+  // Makes a slab of `bytes` with random contents, and pins the first `pinned_bytes` of it.
+  std::unique_ptr<Slab> MakeSlab(size_t bytes, size_t pinned_bytes) {
+    auto slab = std::move(Slab::Reserve(bytes).value());
+    Fill(slab->start(), bytes, &random_);
+    while (slab->PinNext(pinned_bytes, accelerator_->pinned())) {
+    }
+    return slab;
+  }
+
+  FakePjrtControls* const controls_;
+  std::shared_ptr<Accelerator> accelerator_;
+  std::mt19937 random_{7};  // NOLINT(cert-msc51-cpp): the same sequence in each run
+};
+
+TEST_F(UploadTest, PinnedMemoryIsCopiedAsItIs) {
+  Open();
+  const auto slab = MakeSlab(24 * kMiB, 24 * kMiB);
+  EXPECT_EQ(controls_->pin_count, 6);
+  const std::vector<HostTensor> tensors = {TensorAt(slab->start() + 64, 10 * kMiB),
+                                           TensorAt(slab->start() + 11 * kMiB, 13 * kMiB),
+                                           TensorAt(slab->start() + 8, 0)};
+  const auto parameters = UploadAll(tensors);
+  EXPECT_EQ(controls_->pin_count, 6) << "no staging buffer was made";
+  EXPECT_EQ(controls_->copies_from_pinned, controls_->part_count) << "no part is in two pieces";
+  EXPECT_EQ(parameters->figures().uploaded_bytes, 23 * kMiB);
+  EXPECT_EQ(parameters->figures().unpinned_bytes, 0);
+  EXPECT_LE(controls_->part_bytes_max, ChunkedUpload::kChunkBytes);
+}
+
+TEST_F(UploadTest, OtherMemoryIsStaged) {
+  Open();
+  const auto slab = MakeSlab(24 * kMiB, 8 * kMiB);
+  for (int upload = 0; upload < 2; ++upload) {
+    const auto parameters = UploadAll({TensorAt(slab->start() + 4, 23 * kMiB)});
+    EXPECT_EQ(controls_->copies_from_pinned, controls_->part_count);
+    EXPECT_EQ(parameters->figures().unpinned_bytes, 15 * kMiB + 4);
+    EXPECT_LE(controls_->pin_count, 2 + static_cast<int64_t>(ChunkedUpload::kStagedCount))
+        << "the buffers are kept";
+  }
+}
+
+// The transfers of runs get between: they wait for two chunks at most, or for few small tensors.
+TEST_F(UploadTest, FewChunksAreUnderWay) {
+  controls_->transfer_in_ns = 1'000'000;
+  Open();
+  const auto slab = MakeSlab(32 * kMiB, 32 * kMiB);
+  UploadAll({TensorAt(slab->start(), 32 * kMiB)});
+  EXPECT_EQ(controls_->transfers_under_way_max, 2);
+  std::vector<HostTensor> tensors;
+  for (int i = 0; i < 100; ++i) tensors.push_back(TensorAt(slab->start() + i * 64, 64));
+  UploadAll(tensors);
+  EXPECT_EQ(controls_->transfers_under_way_max, ChunkedUpload::kUnderWayCount);
+}
+
+TEST_F(UploadTest, ManySmallTensorsShareTheStagingBuffers) {
+  Open();
+  std::vector<std::byte> memory(100 * 64);
+  Fill(memory.data(), memory.size(), &random_);
+  std::vector<HostTensor> tensors;
+  for (size_t i = 0; i < 100; ++i) tensors.push_back(TensorAt(memory.data() + i * 64, 64));
+  UploadAll(tensors);
+  EXPECT_EQ(controls_->copies_from_pinned, 100);
+}
+
+TEST_F(UploadTest, APluginThatPinsNothingGetsTheMemoryAsItIs) {
+  controls_->pins = false;
+  Open();
+  const auto slab = MakeSlab(10 * kMiB, 10 * kMiB);
+  EXPECT_EQ(slab->pinned_bytes(), 0);
+  EXPECT_EQ(UploadAll({TensorAt(slab->start(), 10 * kMiB)})->figures().unpinned_bytes, 10 * kMiB);
+  EXPECT_EQ(controls_->part_count, 3);
+  EXPECT_EQ(accelerator_->State().pinned_bytes, 0);
+}
+
+TEST_F(UploadTest, WholeTensorsAreSentIfThePluginNeedsThem) {
+  for (const bool has_parts : {false, true}) {
+    controls_->transfers_parts = has_parts;
+    controls_->is_column_major = has_parts;
+    Open();
+    const auto slab = MakeSlab(10 * kMiB, 0);
+    const auto parameters = UploadAll({TensorAt(slab->start(), 10 * kMiB)});
+    EXPECT_EQ(controls_->part_count, 0);
+    EXPECT_EQ(parameters->figures().unpinned_bytes, 10 * kMiB);
+    EXPECT_EQ(controls_->live_buffers, 1);
+  }
+}
+
+// A transfer that is refused, and a copy that fails after it has begun, leave nothing behind.
+TEST_F(UploadTest, AFailureAtAnyChunkLeavesNothing) {
+  Open();
+  const auto slab = MakeSlab(16 * kMiB, 8 * kMiB);
+  const std::vector<HostTensor> tensors = {TensorAt(slab->start() + 64, 12 * kMiB),
+                                           TensorAt(slab->start() + 13 * kMiB, 64)};
+  UploadAll(tensors);
+  const int64_t part_count = controls_->part_count;
+  for (int64_t part = 0; part < part_count; ++part) {
+    for (int64_t* const failing : {&controls_->failing_part, &controls_->failing_copy}) {
+      *failing = part;
+      auto parameters = Make(tensors);
+      EXPECT_EQ(parameters->Upload(0).code(), Code::kInternal);
+      EXPECT_EQ(controls_->live_buffers, 0);
+      EXPECT_EQ(accelerator_->memory().ChargedBytes("model").first, 0);
+      EXPECT_EQ(parameters->figures().uploaded_bytes, 0);
+      *failing = -1;
+      EXPECT_TRUE(parameters->Upload(0).ok());
+      ExpectThere(tensors, parameters.get());
+    }
+  }
+}
+
+TEST_F(UploadTest, ADeviceWithoutRoomLeavesNothing) {
+  Open();
+  const auto slab = MakeSlab(8 * kMiB, 8 * kMiB);
+  controls_->memory_bytes_max = 6 * kMiB;
+  auto parameters =
+      Make({TensorAt(slab->start(), 4 * kMiB), TensorAt(slab->start() + 4 * kMiB, 4 * kMiB)});
+  EXPECT_EQ(parameters->Upload(0).code(), Code::kResourceExhausted);
+  EXPECT_EQ(controls_->part_count, 0);
+}
+
+TEST_F(UploadTest, NoMoreThanTheLimitIsPinned) {
+  Open(/*pinned_bytes_max=*/6 * kMiB);
+  auto slab = MakeSlab(16 * kMiB, 16 * kMiB);
+  EXPECT_EQ(slab->pinned_bytes(), 4 * kMiB);
+  EXPECT_EQ(accelerator_->State().pinned_bytes, 4 * kMiB);
+  EXPECT_EQ(accelerator_->State().pinned_limit_bytes, 6 * kMiB);
+  slab.reset();
+  EXPECT_EQ(accelerator_->State().pinned_bytes, 0);
+}
+
+// A slab that is unmapped too early waits for the copy from it. The accelerator reads memory as it
+// was when the copy began.
+TEST_F(UploadTest, APieceStaysPinnedWhileItIsCopied) {
+  controls_->transfer_in_ns = 2'000'000;
+  Open();
+  auto slab = MakeSlab(4 * kMiB, 4 * kMiB);
+  auto lease = std::make_unique<PinnedMemory::Lease>(accelerator_->pinned()->Take(slab->start()));
+  EXPECT_EQ(lease->end(), slab->start() + 4 * kMiB);
+  std::atomic<bool> is_unpinned{false};
+  std::thread unpinning([&] {
+    slab->ReturnPages(0, SIZE_MAX);
+    is_unpinned = true;
+  });
+  // The piece is lent no more once the unpinning waits.
+  while (accelerator_->pinned()->Take(slab->start()).end() != nullptr) std::this_thread::yield();
+  EXPECT_FALSE(is_unpinned);
+  EXPECT_EQ(controls_->live_pins, 1);
+  lease.reset();
+  unpinning.join();
+  EXPECT_EQ(controls_->live_pins, 0);
+}
+
+// Versions over the slabs of a pool whose memory is pinned: a device always has the bytes of the
+// version, whatever was pinned, moved, returned or failed before.
+class Versions {
+ public:
+  Versions(std::shared_ptr<Accelerator> accelerator, FakePjrtControls* controls, uint32_t seed)
+      : accelerator_(std::move(accelerator)), controls_(controls), random_(seed) {
+    pool_.PinWith(accelerator_->pinned());
+  }
+
+  struct Version {
+    std::unique_ptr<Slab> slab;
+    std::vector<HostTensor> tensors;
+    std::unique_ptr<DeviceParameters> parameters;
+  };
+
+  size_t Random(size_t end) { return random_() % end; }
+  Version* Any() { return versions_.empty() ? nullptr : &versions_[Random(versions_.size())]; }
+
+  void Load() {
+    const std::string owner = std::to_string(Random(2));
+    const size_t bytes = (1 + Random(6)) * 2 * kMiB;
+    Version version;
+    version.slab = std::move(pool_.Take(owner, bytes + 4 * kMiB, bytes).value());
+    Fill(version.slab->start(), bytes, &random_);
+    if (Random(2) == 0) {
+      while (version.slab->PinNext(bytes, accelerator_->pinned())) {
+      }
+    }
+    // Few sizes, because the fake device keeps the memory of each.
+    const std::vector<size_t> sizes = {64, 4'160, kMiB, 3 * kMiB + 64, 5 * kMiB};
+    for (size_t offset = 64 * Random(9); offset < bytes;) {
+      const size_t size = sizes[Random(sizes.size())];
+      if (size > bytes - offset) break;
+      version.tensors.push_back(TensorAt(version.slab->start() + offset, size));
+      offset += size + 64 * Random(3);
+    }
+    if (Random(4) == 0) EXPECT_TRUE(version.slab->Seal().ok());
+    version.parameters = std::make_unique<DeviceParameters>(accelerator_, owner, version.tensors);
+    pool_.Expect(owner, {bytes + 4 * kMiB, bytes, bytes, Random(2) * bytes});
+    pool_.Refill(SIZE_MAX);
+    versions_.push_back(std::move(version));
+    Upload(&versions_.back());
+  }
+
+  // Uploads a version once more; in some cases the link fails on the way.
+  void Upload(Version* version) {
+    if (Random(4) == 0) controls_->failing_copy = static_cast<int64_t>(Random(4));
+    if (!version->parameters->Upload(0).ok()) EXPECT_LT(controls_->failing_copy, 0);
+    controls_->failing_copy = -1;
+  }
+
+  void End(size_t index) {
+    pool_.GiveBack([&] {
+      Version version = std::move(versions_[index]);
+      version.parameters.reset();
+      return std::move(version.slab);
+    }());
+    versions_.erase(versions_.begin() + static_cast<std::ptrdiff_t>(index));
+    pool_.Refill(SIZE_MAX);
+  }
+
+  void TakeAction() {
+    switch (Random(8)) {
+      case 0:
+      case 1:
+        if (versions_.size() < 4) Load();
+        break;
+      case 2:
+        if (Version* const version = Any()) Upload(version);
+        break;
+      case 3:
+        if (!versions_.empty()) End(Random(versions_.size()));
+        break;
+      case 4:
+        if (Random(4) == 0) pool_.Forget(std::to_string(Random(2)));
+        break;
+      case 5:
+        controls_->pins = Random(4) > 0;
+        break;
+      default:
+        for (size_t step = Random(40); step > 0 && pool_.KeepStep(); --step) {
+        }
+    }
+  }
+
+  void EndAll() {
+    while (!versions_.empty()) End(0);
+    pool_.Forget("0");
+    pool_.Forget("1");
+    while (pool_.KeepStep()) {
+    }
+  }
+  std::vector<Version>& versions() { return versions_; }
+
+ private:
+  const std::shared_ptr<Accelerator> accelerator_;
+  FakePjrtControls* const controls_;
+  std::mt19937 random_;
+  memory::SlabPool pool_{memory::SlabPoolOptions()};
+  std::vector<Version> versions_;
+};
+
+TEST_F(UploadTest, RandomVersionsHaveTheirBytesThere) {
+  for (uint32_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    *controls_ = {};
+    Open(seed == 0 ? static_cast<int64_t>(12 * kMiB) : -1);
+    Versions versions(accelerator_, controls_, seed);
+    for (int action = 0; action < 60 && !HasFailure(); ++action) {
+      versions.TakeAction();
+      for (Versions::Version& version : versions.versions()) {
+        if (version.parameters->IsThere()) ExpectThere(version.tensors, version.parameters.get());
+      }
+      EXPECT_EQ(controls_->overlapping_pins, 0);
+    }
+    versions.EndAll();
+    EXPECT_EQ(accelerator_->State().pinned_bytes, 0);
+    accelerator_.reset();
+  }
+}
+
+}  // namespace
+}  // namespace millpond::pjrt
