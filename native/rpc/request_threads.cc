@@ -181,7 +181,8 @@ void RequestThreads::RunNextOfAny(Thread* self) {
 }
 
 // Looks whom the work of all groups is worth a wake-up, because the one that `self` had may have
-// stood for several. Acceptors do not: they would wake one another for ever.
+// stood for several. An acceptor does so only when it leaves: acceptors would wake one another for
+// ever.
 void RequestThreads::PassOn(const Thread& self) {
   for (const auto& group : groups_) {
     WakeIfWorth(self, group.get());
@@ -302,11 +303,20 @@ bool RequestThreads::LeaveIfSuperfluous(Thread* self) {
   if (self->gives_way) return true;
   const bool was_stalled = std::exchange(self->last_run_ns, 0) >= kStallNs;
   if (self->CanRun() && !was_stalled) return false;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const bool is_needed = CountAble(*self->group, base::MonotonicNs(), self) <
-                         (self->CanRun() ? self->group->plan.thread_count : 1);
-  if (!is_needed) self->has_ended = true;
-  return !is_needed;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (IsNeeded(*self, base::MonotonicNs())) return false;
+    self->has_ended = true;
+  }
+  // It may have had the wake-up of a thread that runs requests.
+  if (!self->CanRun()) PassOn(*self);
+  return true;
+}
+
+bool RequestThreads::IsNeeded(const Thread& self, int64_t now_ns) const {
+  const size_t able_count = CountAble(*self.group, now_ns, &self);
+  if (self.CanRun()) return able_count < self.group->plan.thread_count;
+  return able_count == 0 ? !HasReader(*self.group) : IsUnread(*self.group, now_ns);
 }
 
 size_t RequestThreads::CountAble(const ThreadGroup& group, int64_t now_ns,
@@ -328,7 +338,7 @@ void RequestThreads::Watch() {
     const int64_t now_ns = base::MonotonicNs();
     ReapThreads();
     const LongRuns long_runs = LookAtLongRuns(now_ns);
-    const std::vector<NewThread> planned = PlanNewThreads(now_ns);
+    const std::vector<NewThread> planned = PlanNewThreads(long_runs, now_ns);
     // Before they start, because a thread takes a request at once.
     ShareThreads(long_runs, planned, now_ns);
     for (const NewThread& thread : planned) TryAddThread(thread.role, thread.group, thread.core);
@@ -342,7 +352,17 @@ void RequestThreads::Watch() {
   }
 }
 
-std::vector<RequestThreads::NewThread> RequestThreads::PlanNewThreads(int64_t now_ns) const {
+size_t RequestThreads::CountMax(const LongRuns& long_runs) const {
+  const auto& counts = long_runs.counts_by_model;
+  const bool has_one_all = std::any_of(counts.begin(), counts.end(), [this](const auto& count) {
+    return count.second >= max_count_;
+  });
+  return max_count_ + (has_one_all ? 1 : 0);
+}
+
+std::vector<RequestThreads::NewThread> RequestThreads::PlanNewThreads(const LongRuns& long_runs,
+                                                                      int64_t now_ns) const {
+  const size_t count_max = CountMax(long_runs);
   auto running_count =
       static_cast<size_t>(std::count_if(threads_.begin(), threads_.end(), [](const auto& thread) {
         return !thread->has_ended && thread->CanRun();
@@ -351,21 +371,31 @@ std::vector<RequestThreads::NewThread> RequestThreads::PlanNewThreads(int64_t no
   for (const auto& group : groups_) {
     size_t able_count = CountAble(*group, now_ns, nullptr);
     for (const size_t core : FreeCores(*group)) {
-      if (running_count == max_count_) break;
+      if (running_count >= count_max) break;
       planned.push_back({Role::kRegular, group.get(), core});
       ++running_count;
       ++able_count;
     }
-    if (able_count > 0) continue;
-    if (running_count < max_count_) {
+    if (able_count > 0 && !IsUnread(*group, now_ns)) continue;
+    if (able_count == 0 && running_count < count_max) {
       planned.push_back({Role::kRelief, group.get(), 0});
       ++running_count;
-    } else if (!HasAcceptor(*group)) {
+    } else if (!HasAcceptor(*group) && !HasReader(*group)) {
       planned.push_back({Role::kAcceptor, group.get(), 0});
     }
   }
   return planned;
 }
+
+bool RequestThreads::IsUnread(const ThreadGroup& group, int64_t now_ns) const {
+  if (groups_.size() == 1 || group.idle_count > 0) return false;
+  return std::none_of(threads_.begin(), threads_.end(), [&](const auto& thread) {
+    return thread->group == &group && thread->IsServing() && thread->busy_since_ns != 0 &&
+           !thread->IsStalled(now_ns);
+  });
+}
+
+bool RequestThreads::HasReader(const ThreadGroup& group) { return group.free_count > 0; }
 
 bool RequestThreads::HasAcceptor(const ThreadGroup& group) const {
   return std::any_of(threads_.begin(), threads_.end(), [&](const auto& thread) {

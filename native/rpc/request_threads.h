@@ -55,11 +55,17 @@ class EventSource {
 // as soon as it was read. But if all threads are in such runs, none of them reads. So a watchdog
 // looks every kStallNs. If each thread of a group has been busy with one request for as long, it
 // starts another of that group, up to a limit for all groups. At the limit it starts one that runs
-// no request: it reads, queues, refuses, and sees cancellations, which end the runs. A thread that
-// returns from a long run leaves if the others suffice.
+// no request: it reads, queues, refuses, and sees cancellations, which end the runs. It leaves when
+// a thread that runs requests waits beside it, because the kernel wakes one of the two, and it
+// would take the wake-ups of the other. A thread that returns from a long run leaves if the others
+// suffice.
 //
 // Long runs of one model get no more than a share of the threads. While a model has its share, the
-// queue holds its other requests back, and requests to other models pass.
+// queue holds its other requests back, and requests to other models pass. The watchdog may come too
+// late: a model may have all threads before one of its runs is long. Then one thread beyond the
+// limit runs the requests of the others.
+//
+// Promise: endless runs of one model leave a thread to the others, whatever the limit.
 //
 // Long runs that compute give way to the others (long_run.h): the watchdog lowers the priority of
 // such a thread, and starts another one in its place, so that as many threads as cores serve at the
@@ -88,9 +94,9 @@ class RequestThreads final {
   // run requests, however long they wait.
   static constexpr size_t kWaitingPerThread = 2;
 
-  // Runs the threads of `groups` in the steady state, and at most `max_count` that run requests.
-  // With `is_bound` each thread stays on the cores of its group's NUMA node. Borrows `source` and
-  // `batches`.
+  // Runs the threads of `groups` in the steady state, and at most `max_count` that run requests, or
+  // one more if one model has them all. With `is_bound` each thread stays on the cores of its
+  // group's NUMA node. Borrows `source` and `batches`.
   RequestThreads(EventSource* source, const servable::BatchRegistry& batches,
                  std::vector<GroupPlan> groups, size_t max_count, bool is_bound = false);
   ~RequestThreads();
@@ -213,14 +219,22 @@ class RequestThreads final {
   bool QueueArrived(Thread* self, ThreadGroup* group, size_t from, bool wakes = true);
   void WakeIfWorth(const Thread& self, ThreadGroup* group);
   bool LeaveIfSuperfluous(Thread* self);
+  bool IsNeeded(const Thread& self, int64_t now_ns) const;  // needs mutex_
 
   // --- called by the watchdog ---
   void Watch();
   // The threads to start, so that as many of each group serve at the priority of requests as it
   // has regular ones, and one at least is not held up. Needs mutex_.
-  std::vector<NewThread> PlanNewThreads(int64_t now_ns) const;
+  std::vector<NewThread> PlanNewThreads(const LongRuns& long_runs, int64_t now_ns) const;
+  // The most threads that may run requests now.
+  size_t CountMax(const LongRuns& long_runs) const;
   void WakeForQueue(ThreadGroup* group);
   bool HasAcceptor(const ThreadGroup& group) const;  // needs mutex_
+  // True if no thread waits for the requests of the group, and none will when its run ends: the
+  // threads of the group wait for those of other groups. Needs mutex_.
+  bool IsUnread(const ThreadGroup& group, int64_t now_ns) const;
+  // True if a thread that runs requests, maybe of another group, waits for those of the group.
+  static bool HasReader(const ThreadGroup& group);
   // The cores of regular threads that no serving thread has. Needs mutex_.
   std::vector<size_t> FreeCores(const ThreadGroup& group) const;
   // Cancels the long runs whose deadline has passed, lets the greedy ones give way, and counts

@@ -256,6 +256,11 @@ class GreedyRunsTest : public RequestThreadsTest {
     greedy_count_ = 0;
     while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
   }
+  // Lets runs compute again, as at the begin.
+  void Restart() {
+    are_released_ = false;
+    under_way_count_ = 0;
+  }
 
   const int usual_nice_ = Nice();
   std::atomic<bool> keeps_priority_{false};
@@ -342,6 +347,23 @@ TEST_F(GreedyRunsTest, LeaveThreadsToOtherModels) {
   Release();
   threads.Stop();
   EXPECT_TRUE(threads.Join(4 * kSecondNs));
+}
+
+// A model may have all threads before the watchdog sees its runs.
+TEST_F(GreedyRunsTest, WithAllThreadsOneIsLeftToOtherModels) {
+  for (const int count : {1, 2}) {
+    AddedRequests source;
+    const auto thread_count = static_cast<size_t>(count);
+    RequestThreads threads(&source, map_.batches(), PlanGroups({}, thread_count), thread_count);
+    for (int i = 0; i < count + 2; ++i) AddGreedy(&source);
+    threads.Start();
+    for (int i = 0; i < 20; ++i) (void)RunModest(&source);
+    EXPECT_EQ(under_way_count_, count) << "the extra thread runs none of them";
+    Release();
+    threads.Stop();
+    EXPECT_TRUE(threads.Join(4 * kSecondNs));
+    Restart();
+  }
 }
 
 // A network to which nothing comes. It notes the cores of the threads that wait.

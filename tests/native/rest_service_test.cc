@@ -243,16 +243,20 @@ TEST_F(RestServiceTest, MoreThanAdmissionTakesAreRefusedAtOnce) {
   EXPECT_EQ(running.Next().status, 200);
 }
 
+// All of them are under way to the end: none was given up to answer the others.
 TEST_F(RestServiceTest, EndlessRequestsOfOneModelLeaveThreadsToOthers) {
+  constexpr int kEndlessCount = 12;
   Start();
   std::vector<std::unique_ptr<RawHttp1>> endless;
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < kEndlessCount; ++i) {
     endless.push_back(std::make_unique<RawHttp1>(port()));
     endless.back()->Send(Predict("held", "1"));
   }
   gate_.WaitForArrivals(2);
+  while (admission_->in_flight_count() < kEndlessCount) std::this_thread::yield();
   for (int i = 0; i < 20; ++i) EXPECT_EQ(Ask(Predict("m", "1")).status, 200);
   EXPECT_EQ(Ask(testing::GetRequest("/healthz")).status, 200);
+  EXPECT_EQ(admission_->in_flight_count(), kEndlessCount);
 }
 
 std::string Gzipped(const std::string& text) { return std::string(Gzip(text, {}).value().view()); }
