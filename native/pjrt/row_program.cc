@@ -28,40 +28,45 @@ void FillUp(const char* from, int64_t rows, int64_t size, size_t row_bytes, char
   }
 }
 
-// Tensors begin at a cache line in a staging buffer.
-size_t WholeLines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+// Returns the places of tensors of `rows` rows.
+PackedTensors Place(const std::vector<size_t>& row_bytes, int64_t rows) {
+  std::vector<size_t> bytes;
+  for (const size_t row : row_bytes) bytes.push_back(row * static_cast<size_t>(rows));
+  return PackedTensors(bytes);
+}
+
+// Returns the place of the outputs in a staging buffer: after the inputs.
+size_t OutputsBegin(const PackedTensors& inputs) {
+  return PackedTensors::RoundUp(inputs.bytes, PackedTensors::kLineBytes);
+}
 
 }  // namespace
 
-// One run of the accelerator, for `rows` of the `size` rows of a program.
+// One run of a program, for `rows` of its `size` rows.
 class RowProgram::OneRun {
  public:
-  // Copies the inputs to pinned memory, and fills them up, before the run has its turn, because
-  // no other run should wait for that. If it `ends_early`, the turn ends before the outputs are
+  // Copies the inputs to pinned memory, and fills them up, before the run has its turn, because no
+  // other run should wait for that. If it `ends_early`, the turn ends before the outputs are
   // copied.
-  OneRun(const RowProgram& program, const ParameterCopy& copy, int64_t rows, int64_t size,
-         StagingPool* staging, std::vector<const char*> inputs, bool ends_early)
-      : program_(program),
+  OneRun(const RowProgram& rows_of, const Program& program, const ParameterCopy& copy, int64_t rows,
+         int64_t size, const std::vector<const char*>& inputs, bool ends_early)
+      : rows_of_(rows_of),
+        program_(program),
         copy_(copy),
-        accelerator_(*program.parameters_->accelerator()),
+        accelerator_(*rows_of.parameters_->accelerator()),
         rows_(rows),
-        size_(size),
         ends_early_(ends_early),
-        inputs_(std::move(inputs)),
+        staged_(program.staging->Take()),
         copies_(accelerator_.api()) {
-    staged_.emplace(staging->Take());
-    // Memory that is not pinned is no better than the caller's.
-    if (rows == size && !staged_->is_pinned()) return;
-    next_ = staged_->data();
-    if (next_ == nullptr) {
-      own_.reset(new char[program.StagedBytes(size)]);
-      next_ = own_.get();
+    char* block = staged_.data();
+    if (block == nullptr) {
+      own_.reset(new char[OutputsBegin(program.inputs) + program.outputs.bytes]);
+      block = own_.get();
     }
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      const size_t row_bytes = program.inputs_[i].bytes;
-      char* const filled = Stage(size * row_bytes);
-      FillUp(inputs_[i], rows, size, row_bytes, filled);
-      inputs_[i] = filled;
+    inputs_ = block;
+    landed_ = block + OutputsBegin(program.inputs);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      FillUp(inputs[i], rows, size, rows_of.input_bytes_[i], block + program.inputs.offsets[i]);
     }
   }
 
@@ -73,12 +78,11 @@ class RowProgram::OneRun {
   OneRun& operator=(const OneRun&) = delete;
 
   // Starts all steps in its `turn`, and waits for the end of the last one.
-  base::Status Run(const Executable& executable, const std::vector<char*>& outputs,
-                   DeviceTurns::Turn* turn) {
+  base::Status Run(const std::vector<char*>& outputs, DeviceTurns::Turn* turn) {
     turn_ = turn;
     MILLPOND_RETURN_IF_ERROR(StartInputs());
-    MILLPOND_RETURN_IF_ERROR(Start(executable));
-    MILLPOND_RETURN_IF_ERROR(StartOutputs(outputs));
+    MILLPOND_RETURN_IF_ERROR(Start());
+    MILLPOND_RETURN_IF_ERROR(StartOutputs());
     if (ends_early_) {
       MILLPOND_RETURN_IF_ERROR(AwaitReady(results_));
       EndTurn();
@@ -87,18 +91,18 @@ class RowProgram::OneRun {
   }
 
   // Does the same, waits for the end of each step, and adds their times to `*counts`.
-  base::Status RunTimed(const Executable& executable, const std::vector<char*>& outputs,
-                        DeviceTurns::Turn* turn, int64_t wait_ns, RunCounts* counts) {
+  base::Status RunTimed(const std::vector<char*>& outputs, DeviceTurns::Turn* turn, int64_t wait_ns,
+                        RunCounts* counts) {
     turn_ = turn;
     const int64_t began_ns = base::MonotonicNs();
     MILLPOND_RETURN_IF_ERROR(StartInputs());
     MILLPOND_RETURN_IF_ERROR(AwaitReady(input_buffers_));
     const int64_t arrived_ns = base::MonotonicNs();
-    MILLPOND_RETURN_IF_ERROR(Start(executable));
+    MILLPOND_RETURN_IF_ERROR(Start());
     MILLPOND_RETURN_IF_ERROR(AwaitReady(results_));
     const int64_t computed_ns = base::MonotonicNs();
     if (ends_early_) EndTurn();
-    MILLPOND_RETURN_IF_ERROR(StartOutputs(outputs));
+    MILLPOND_RETURN_IF_ERROR(StartOutputs());
     MILLPOND_RETURN_IF_ERROR(Finish(outputs));
     counts->AddTimes({wait_ns, arrived_ns - began_ns, computed_ns - arrived_ns,
                       base::MonotonicNs() - computed_ns});
@@ -112,48 +116,39 @@ class RowProgram::OneRun {
   }
 
  private:
-  // Returns the next `bytes` of the run's memory for its tensors.
-  char* Stage(size_t bytes) { return std::exchange(next_, next_ + WholeLines(bytes)); }
-
   base::Status StartInputs() {
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      const RowType& row = program_.inputs_[i];
-      HostTensor tensor{row.type, {size_}, inputs_[i]};
-      tensor.dims.insert(tensor.dims.end(), row.dims.begin(), row.dims.end());
-      PJRT_Event* copied = nullptr;
-      base::StatusOr<DeviceBuffer> buffer = accelerator_.StartUpload(tensor, &copied);
-      if (!buffer.ok()) return buffer.status();
-      copies_.Add(copied);
-      input_buffers_.push_back(std::move(buffer.value()));
-    }
+    const size_t bytes = program_.inputs.bytes;
+    const auto word_count = static_cast<int64_t>(bytes / PackedTensors::kWordBytes);
+    PJRT_Event* copied = nullptr;
+    base::StatusOr<DeviceBuffer> buffer =
+        accelerator_.StartUpload({PJRT_Buffer_Type_U32, {word_count}, inputs_, bytes}, &copied);
+    if (!buffer.ok()) return buffer.status();
+    copies_.Add(copied);
+    input_buffers_.push_back(std::move(buffer.value()));
     return {};
   }
 
-  base::Status Start(const Executable& executable) {
-    std::vector<PJRT_Buffer*> arguments;
-    for (const DeviceBuffer& input : input_buffers_) arguments.push_back(input.get());
-    for (const size_t index : program_.parameter_indices_) {
+  base::Status Start() {
+    std::vector<PJRT_Buffer*> arguments = {input_buffers_.front().get()};
+    for (const size_t index : rows_of_.parameter_indices_) {
       arguments.push_back(copy_.buffer(index));
     }
-    return executable.Run(arguments, &results_);
+    return program_.executable->Run(arguments, &results_);
   }
 
-  base::Status StartOutputs(const std::vector<char*>& outputs) {
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const size_t bytes = size_ * program_.outputs_[i].bytes;
-      landed_.push_back(next_ != nullptr ? Stage(bytes) : outputs[i]);
-      PJRT_Event* copied = nullptr;
-      MILLPOND_RETURN_IF_ERROR(results_[i].StartCopy(landed_[i], bytes, &copied));
-      copies_.Add(copied);
-    }
+  base::Status StartOutputs() {
+    PJRT_Event* copied = nullptr;
+    MILLPOND_RETURN_IF_ERROR(results_.front().StartCopy(landed_, program_.outputs.bytes, &copied));
+    copies_.Add(copied);
     return {};
   }
 
   base::Status Finish(const std::vector<char*>& outputs) {
     MILLPOND_RETURN_IF_ERROR(copies_.Await());
     is_finished_ = true;
-    for (size_t i = 0; next_ != nullptr && i < outputs.size(); ++i) {
-      std::memcpy(outputs[i], landed_[i], rows_ * program_.outputs_[i].bytes);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      std::memcpy(outputs[i], landed_ + program_.outputs.offsets[i],
+                  rows_ * rows_of_.output_bytes_[i]);
     }
     return {};
   }
@@ -163,46 +158,41 @@ class RowProgram::OneRun {
     return {};
   }
 
-  const RowProgram& program_;
+  const RowProgram& rows_of_;
+  const Program& program_;
   const ParameterCopy& copy_;
   const Accelerator& accelerator_;
   const int64_t rows_;
-  const int64_t size_;
   const bool ends_early_;
   bool is_finished_ = false;
   DeviceTurns::Turn* turn_ = nullptr;
   int64_t took_ns_ = 0;
-  std::vector<const char*> inputs_;  // of `size_` rows each
   // Both declared before the copies, which may read and write them to their end.
-  std::optional<StagingPool::Lease> staged_;
-  std::unique_ptr<char[]> own_;  // to fill rows up in if no staging buffer is free
-  char* next_ = nullptr;         // in either; null if the run has the caller's memory alone
+  const StagingPool::Lease staged_;
+  std::unique_ptr<char[]> own_;  // if no staging buffer is free
+  const char* inputs_ = nullptr;
+  char* landed_ = nullptr;  // the outputs
   Copies copies_;
-  std::vector<DeviceBuffer> input_buffers_;
+  std::vector<DeviceBuffer> input_buffers_;  // one block, once it is made
   std::vector<DeviceBuffer> results_;
-  std::vector<char*> landed_;
 };
 
 base::Status RowProgram::AddSize(int64_t rows, std::unique_ptr<Executable> executable) {
-  if (executable->output_count() != outputs_.size()) {
+  if (executable->output_count() != 1) {
     return base::Internal("an executable has " + std::to_string(executable->output_count()) +
-                          " outputs, and its function has " + std::to_string(outputs_.size()));
+                          " outputs in place of one block");
   }
-  int64_t bytes = executable->temporary_bytes();
-  for (const RowType& input : inputs_) bytes += rows * static_cast<int64_t>(input.bytes);
-  for (const RowType& output : outputs_) bytes += rows * static_cast<int64_t>(output.bytes);
-  programs_[rows] = {std::move(executable), bytes, std::make_unique<std::atomic<int64_t>>(0),
-                     parameters_->accelerator()->MakeStaging(StagedBytes(rows))};
-  static_cast<void>(programs_[rows].staging->Take());  // pins the first ones before requests come
+  PackedTensors inputs = Place(input_bytes_, rows);
+  PackedTensors outputs = Place(output_bytes_, rows);
+  const auto bytes = executable->temporary_bytes() + static_cast<int64_t>(inputs.bytes) +
+                     static_cast<int64_t>(outputs.bytes);
+  auto staging = parameters_->accelerator()->MakeStaging(OutputsBegin(inputs) + outputs.bytes);
+  static_cast<void>(staging->Take());  // pins the first buffers before requests come
+  programs_.insert_or_assign(
+      rows, Program{std::move(executable), std::move(inputs), std::move(outputs), bytes,
+                    std::make_unique<std::atomic<int64_t>>(0), std::move(staging)});
   counts_.AddSize(rows);
   return {};
-}
-
-size_t RowProgram::StagedBytes(int64_t rows) const {
-  size_t bytes = 0;
-  for (const RowType& input : inputs_) bytes += WholeLines(rows * input.bytes);
-  for (const RowType& output : outputs_) bytes += WholeLines(rows * output.bytes);
-  return bytes;
 }
 
 std::vector<int64_t> RowProgram::sizes() const {
@@ -227,8 +217,8 @@ base::Status RowProgram::Run(const ParameterCopy& copy, int64_t rows,
     const int64_t taken = needs_exact_rows_ ? rows : std::min(rows, PieceRows());
     const auto& [size, program] = *programs_.lower_bound(taken);
     MILLPOND_RETURN_IF_ERROR(RunPiece(copy, size, program, taken, from, to, deadline_ns, wait_ns));
-    for (size_t i = 0; i < from.size(); ++i) from[i] += taken * inputs_[i].bytes;
-    for (size_t i = 0; i < to.size(); ++i) to[i] += taken * outputs_[i].bytes;
+    for (size_t i = 0; i < from.size(); ++i) from[i] += taken * input_bytes_[i];
+    for (size_t i = 0; i < to.size(); ++i) to[i] += taken * output_bytes_[i];
     rows -= taken;
   }
   return {};
@@ -254,8 +244,7 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
   // Both outlive the run's copies and buffers, also after an error.
   std::optional<DeviceTurns::Turn> turn;
   std::optional<DeviceMemory::RunCharge> charge;
-  OneRun run(*this, copy, rows, size, program.staging.get(), inputs,
-             DeviceSchedule::IsLong(cost_ns));
+  OneRun run(*this, program, copy, rows, size, inputs, DeviceSchedule::IsLong(cost_ns));
   const int64_t came_ns = base::MonotonicNs();
   auto taken =
       accelerator.turns().Take(parameters_->model(), parameters_->is_low(), cost_ns, deadline_ns);
@@ -267,9 +256,8 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
   if (!charge.value()) {
     return {base::Code::kResourceExhausted, "the accelerator has no memory left for a run"};
   }
-  MILLPOND_RETURN_IF_ERROR(
-      counts_.BeginRun() ? run.RunTimed(*program.executable, outputs, &*turn, wait_ns, &counts_)
-                         : run.Run(*program.executable, outputs, &*turn));
+  MILLPOND_RETURN_IF_ERROR(counts_.BeginRun() ? run.RunTimed(outputs, &*turn, wait_ns, &counts_)
+                                              : run.Run(outputs, &*turn));
   accelerator.NoteSuccess();
   const int64_t took_ns = run.EndTurn();
   // If two runs end at once, one of them may be left out.

@@ -12,6 +12,7 @@
 #include "native/pjrt/device_parameters.h"
 #include "native/pjrt/device_turns.h"
 #include "native/pjrt/executable.h"
+#include "native/pjrt/packed_tensors.h"
 #include "native/pjrt/run_figures.h"
 #include "native/pjrt/staging.h"
 
@@ -26,26 +27,20 @@ namespace millpond::pjrt {
 // Thread: any number at once, once all sizes are added.
 class RowProgram {
  public:
-  // A row of an input or an output: its type, its dimensions without the first, and its bytes.
-  struct RowType {
-    PJRT_Buffer_Type type = PJRT_Buffer_Type_INVALID;
-    std::vector<int64_t> dims;
-    size_t bytes = 0;
-  };
-
-  // `parameters` follow the inputs as arguments of the executables. If it `needs_exact_rows`, a
-  // row may depend on others, so each Run is of the rows of a program, and is never cut.
+  // The bytes of a row of each input and of each output. `parameters` are the executables'
+  // arguments after the inputs. If it `needs_exact_rows`, a row may depend on others, so each Run
+  // is of the rows of a program, and is never cut.
   RowProgram(std::shared_ptr<DeviceParameters> parameters, std::vector<size_t> parameter_indices,
-             std::vector<RowType> inputs, std::vector<RowType> outputs,
+             std::vector<size_t> input_bytes, std::vector<size_t> output_bytes,
              bool needs_exact_rows = false)
       : parameters_(std::move(parameters)),
         parameter_indices_(std::move(parameter_indices)),
-        inputs_(std::move(inputs)),
-        outputs_(std::move(outputs)),
+        input_bytes_(std::move(input_bytes)),
+        output_bytes_(std::move(output_bytes)),
         needs_exact_rows_(needs_exact_rows) {}
 
-  // Adds the executable for runs of `rows` rows. Returns INTERNAL if it has another number of
-  // outputs than the function.
+  // Adds the executable for runs of `rows` rows. It takes the inputs in one block, and returns the
+  // outputs in another (PackedTensors). Returns INTERNAL if it has several outputs.
   base::Status AddSize(int64_t rows, std::unique_ptr<Executable> executable);
 
   // Computes `rows` rows, 1 or more, with `copy` of parameters(). `inputs` and `outputs` are the
@@ -75,14 +70,15 @@ class RowProgram {
 
   struct Program {
     std::unique_ptr<Executable> executable;
+    PackedTensors inputs;
+    PackedTensors outputs;
     int64_t run_bytes = 0;
     // The time of the accelerator that a run takes, learned from the runs; 0 before the first.
     std::unique_ptr<std::atomic<int64_t>> cost_ns;
-    // For the inputs and outputs of a run.
+    // For the blocks of a run, the outputs' after the inputs'.
     std::unique_ptr<StagingPool> staging;
   };
 
-  size_t StagedBytes(int64_t rows) const;
   int64_t PieceRows() const;
   base::Status RunPiece(const ParameterCopy& copy, int64_t size, const Program& program,
                         int64_t rows, const std::vector<const char*>& inputs,
@@ -91,8 +87,8 @@ class RowProgram {
 
   const std::shared_ptr<DeviceParameters> parameters_;
   const std::vector<size_t> parameter_indices_;
-  const std::vector<RowType> inputs_;
-  const std::vector<RowType> outputs_;
+  const std::vector<size_t> input_bytes_;
+  const std::vector<size_t> output_bytes_;
   const bool needs_exact_rows_;
   std::map<int64_t, Program> programs_;
   mutable RunCounts counts_;

@@ -70,8 +70,9 @@ StatusOr<std::vector<std::unique_ptr<pjrt::RowProgram>>> CompilePrograms(
   std::set<int64_t> untuned_rows;
   std::vector<std::unique_ptr<pjrt::RowProgram>> programs;
   for (const auto& replica : parameters) {
-    programs.push_back(std::make_unique<pjrt::RowProgram>(
-        replica, parameter_indices, draft.inputs, draft.outputs, draft.split.needs_exact_rows));
+    programs.push_back(std::make_unique<pjrt::RowProgram>(replica, parameter_indices,
+                                                          draft.input_bytes, draft.output_bytes,
+                                                          draft.split.needs_exact_rows));
     MILLPOND_RETURN_IF_ERROR(Compile(draft.hlo_by_rows, cache, *replica->accelerator(),
                                      programs.back().get(), &untuned_rows));
   }

@@ -3,9 +3,9 @@
 #include <set>
 #include <utility>
 
-#include "native/tf/buffer_type.h"
 #include "native/tf/device_worth.h"
 #include "native/tf/hlo_compiler.h"
+#include "native/tf/packed_program.h"
 #include "native/tf/split_limits.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
@@ -16,11 +16,11 @@ namespace {
 using base::Status;
 using base::StatusOr;
 
-pjrt::RowProgram::RowType RowTypeOf(int dtype, const std::vector<int64_t>& dims) {
-  pjrt::RowProgram::RowType type{BufferType(dtype), {dims.begin() + 1, dims.end()}, 0};
-  type.bytes = tensorflow::DataTypeSize(static_cast<tensorflow::DataType>(dtype));
-  for (const int64_t size : type.dims) type.bytes *= size;
-  return type;
+// Returns the bytes of a row of a tensor, whose first dimension is the rows.
+size_t RowBytes(int dtype, const std::vector<int64_t>& dims) {
+  size_t bytes = tensorflow::DataTypeSize(static_cast<tensorflow::DataType>(dtype));
+  for (size_t i = 1; i < dims.size(); ++i) bytes *= dims[i];
+  return bytes;
 }
 
 using Variables = std::map<ResourceKey, SignatureSplit::Variable>;
@@ -67,21 +67,22 @@ std::string InWords(const std::set<std::string>& host_ops) {
   return words.empty() ? "" : "; its " + words + " stays on the CPU";
 }
 
-// Notes the rows of the inputs and outputs. Returns UNIMPLEMENTED if the program is not worth its
+// Notes the bytes of the inputs and outputs. Returns UNIMPLEMENTED if the program is not worth its
 // transfers.
-Status TakeRowTypes(const DraftRules& rules, const HloProgram& program, int64_t rows,
+Status TakeRowBytes(const DraftRules& rules, const HloProgram& program, int64_t rows,
                     SignatureDraft* draft) {
-  int64_t bytes = 0;
+  size_t bytes = 0;
   for (const auto& input : draft->split.device.inputs) {
-    draft->inputs.push_back(RowTypeOf(input.dtype, input.dims));
-    bytes += static_cast<int64_t>(draft->inputs.back().bytes);
+    draft->input_bytes.push_back(RowBytes(input.dtype, input.dims));
+    bytes += draft->input_bytes.back();
   }
   for (size_t i = 0; i < draft->split.device.outputs.size(); ++i) {
-    draft->outputs.push_back(
-        RowTypeOf(draft->split.device.outputs[i].dtype, program.output_dims[i]));
-    bytes += static_cast<int64_t>(draft->outputs.back().bytes);
+    draft->output_bytes.push_back(
+        RowBytes(draft->split.device.outputs[i].dtype, program.output_dims[i]));
+    bytes += draft->output_bytes.back();
   }
-  const std::string reason = WhyNotWorthAccelerating(CountProductFlops(program.hlo) / rows, bytes);
+  const std::string reason =
+      WhyNotWorthAccelerating(CountProductFlops(program.hlo) / rows, static_cast<int64_t>(bytes));
   if (reason.empty() || !rules.only_if_worth) return {};
   return {base::Code::kUnimplemented, reason + InWords(draft->split.host_ops)};
 }
@@ -95,9 +96,11 @@ Status Translate(const DraftRules& rules, SignatureDraft* draft) {
     StatusOr<HloProgram> program = compiler.value()->Translate(*rows);
     if (!program.ok()) return program.status();
     if (draft->hlo_by_rows.empty()) {
-      MILLPOND_RETURN_IF_ERROR(TakeRowTypes(rules, program.value(), *rows, draft));
+      MILLPOND_RETURN_IF_ERROR(TakeRowBytes(rules, program.value(), *rows, draft));
     }
-    draft->hlo_by_rows[*rows] = std::move(program.value().hlo);
+    StatusOr<std::string> packed =
+        PackProgram(program.value().hlo, draft->split.device.inputs.size());
+    MILLPOND_RETURN_IF_ERROR(base::MoveValue(std::move(packed), &draft->hlo_by_rows[*rows]));
   }
   return {};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -9,7 +10,6 @@
 #include "native/base/status.h"
 #include "native/pjrt/ahead_compiler.h"
 #include "native/pjrt/executable_cache.h"
-#include "native/pjrt/row_program.h"
 #include "native/pjrt/side_times.h"
 #include "native/tensor/signature.h"
 #include "native/tf/host_tables.h"
@@ -51,9 +51,9 @@ struct SignatureDraft {
   const tensor::Signature* signature = nullptr;
   SignatureSplit split;
   std::vector<ResourceKey> variables;
-  std::vector<pjrt::RowProgram::RowType> inputs;
-  std::vector<pjrt::RowProgram::RowType> outputs;
-  std::map<int64_t, std::string> hlo_by_rows;
+  std::vector<size_t> input_bytes;             // of a row of each input of the device part
+  std::vector<size_t> output_bytes;            // the same of its outputs
+  std::map<int64_t, std::string> hlo_by_rows;  // packed (packed_program.h)
   // The report of the signature if all its programs can be compiled.
   AcceleratedSignature report;
 };

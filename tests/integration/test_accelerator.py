@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import httpx
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -42,6 +43,35 @@ def looked_up_answer(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     weights = np.arange(8 * 3, dtype=np.float32).reshape(8, 3) / 10
     answer: np.ndarray[Any, Any] = table[ids].reshape(-1, 8) @ weights
     return answer
+
+
+# The dtypes that XLA takes, by the names of inputs, and the shapes of their rows: most rows are no
+# whole number of words.
+DTYPES = {
+    np.dtype(dtype).name: np.dtype(dtype)
+    for dtype in (
+        *(np.bool_, np.int8, np.int16, np.int32, np.int64, np.float16, np.float32, np.float64),
+        *(np.uint8, np.uint16, np.uint32, np.uint64, ml_dtypes.bfloat16),
+    )
+}
+ROW_SHAPES = {
+    name: ((1,), (3,), (5, 1), (2, 3), (1, 7))[index % 5] for index, name in enumerate(DTYPES)
+}
+
+
+def random_bits(
+    random: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """Elements of all values of a dtype; of most, NaNs with any payload are among them."""
+    if dtype == np.bool_:
+        return random.random(shape) < 0.5
+    size = int(np.prod(shape)) * dtype.itemsize
+    content = random.bytes(size)
+    if dtype == ml_dtypes.bfloat16:
+        # XLA's CPU joins bfloat16 as float32, which loses the payload of a NaN.
+        without_nan = np.frombuffer(content, np.uint16) & 0xFF7F
+        return without_nan.view(dtype).reshape(shape)
+    return np.frombuffer(content, dtype).reshape(shape)
 
 
 @pytest.fixture(scope="module")
@@ -348,6 +378,29 @@ def test_an_index_beyond_a_table_is_refused(host: ModelHost, looked_up: Path) ->
             assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
+def test_all_dtypes_cross_bit_by_bit(host: ModelHost, doubled: Path) -> None:
+    """Inputs and outputs of all dtypes and sizes share one block each way, filled up or not."""
+    model = host.model(prefix="doubled", settings=THERE).serve(doubled)
+    assert not model.wait_for_log("signature_on_accelerator", version=1)["cpu_ops"]
+    random = np.random.default_rng(1)
+    with caller_to(model.server.target) as caller:
+        for rows in ROW_COUNTS:
+            inputs = {
+                name: random_bits(random, dtype, (rows, *ROW_SHAPES[name]))
+                for name, dtype in DTYPES.items()
+            }
+            outputs = caller.predict(predict_request(model.name, inputs)).outputs
+            assert outputs.keys() == inputs.keys()
+            for name, sent in inputs.items():
+                answer = array(outputs[name])
+                assert answer.dtype == sent.dtype
+                assert answer.tobytes() == np.concatenate([sent, sent], 1).tobytes(), name
+    lines = httpx.get(f"{model.server.url}{PATHS[0]}").text.splitlines()
+    counts = [line for line in lines if line.startswith("serving_accelerator_rows_total")]
+    own = [line for line in counts if f'model="{model.name}"' in line]
+    assert sum(float(line.rpartition(" ")[2]) for line in own) == sum(ROW_COUNTS)
+
+
 def test_examples_are_parsed_on_the_cpu(host: ModelHost, parsed: Path) -> None:
     model = host.model(prefix="parsed", settings=THERE).serve(parsed)
     line = model.wait_for_log("signature_on_accelerator", version=1)
@@ -505,6 +558,25 @@ def looked_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     directory = tmp_path_factory.mktemp("looked_up") / "1"
     tf.saved_model.save(module, str(directory), signatures=serve)
+    return let_settle(directory)
+
+
+@pytest.fixture(scope="module")
+def doubled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each input twice, beside itself."""
+    import tensorflow as tf
+
+    specs = {
+        name: tf.TensorSpec([None, *ROW_SHAPES[name]], dtype.type, name)
+        for name, dtype in DTYPES.items()
+    }
+
+    @tf.function(input_signature=[specs])
+    def serve(inputs: Mapping[str, Any]) -> Any:
+        return {name: tf.concat([value, value], 1) for name, value in inputs.items()}
+
+    directory = tmp_path_factory.mktemp("doubled") / "1"
+    tf.saved_model.save(tf.Module(), str(directory), signatures=serve)
     return let_settle(directory)
 
 

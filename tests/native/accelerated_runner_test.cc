@@ -75,7 +75,7 @@ class AcceleratedRunnerTest : public ::testing::Test {
     const auto parameters = std::make_shared<pjrt::DeviceParameters>(
         accelerator, "m", std::vector{pjrt::HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, 4}});
     EXPECT_TRUE(parameters->Upload(/*run_bytes=*/0).ok());
-    const pjrt::RowProgram::RowType row = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
+    constexpr size_t row = sizeof(float);
     for (auto* const program : {&program_, &exact_}) {
       *program = std::make_unique<pjrt::RowProgram>(parameters, std::vector<size_t>{0},
                                                     std::vector{row}, std::vector{row},
@@ -126,7 +126,7 @@ class ReplicasTest : public AcceleratedRunnerTest {
     controls_->device_count = 2;
     accelerators_ =
         pjrt::Accelerator::MakeAll(pjrt::Plugin::Open(FAKE_PJRT_PLUGIN).value(), {}).value();
-    const pjrt::RowProgram::RowType row = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
+    constexpr size_t row = sizeof(float);
     std::vector<const pjrt::RowProgram*> borrowed;
     for (const auto& accelerator : accelerators_) {
       const auto parameters = std::make_shared<pjrt::DeviceParameters>(
@@ -272,7 +272,7 @@ TEST_F(AcceleratedRunnerTest, ParametersThatAreAwayComeBack) {
   pjrt::DeviceParameters& parameters = program_->parameters();
   pjrt::DeviceMemory& memory = parameters.accelerator()->memory();
   memory.SetLimit(sizeof(kFactor) - 1);
-  const pjrt::RowProgram::RowType row = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
+  constexpr size_t row = sizeof(float);
   const auto others = std::make_shared<pjrt::DeviceParameters>(
       parameters.accelerator(), "m",
       std::vector{pjrt::HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, sizeof(kFactor)}});

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "native/base/clock.h"
+#include "native/pjrt/packed_tensors.h"
 #include "tests/native/late_device.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
 
@@ -618,25 +619,27 @@ Memories MemoryOf(const std::vector<PJRT_Buffer*>& buffers) {
   return memories;
 }
 
-// The program: `arguments` are the inputs and the parameter.
-void Compute(const Memories& arguments, DeviceMemory* output) {
-  for (size_t row = 0; row < output->elements.size(); ++row) {
-    float sum = 0;
-    for (size_t input = 0; input + 1 < arguments.size(); ++input) {
-      sum += arguments[input]->elements.at(row);
+// The program: `arguments` are the block of its `inputs` and the parameter.
+void Compute(const Memories& arguments, size_t inputs, DeviceMemory* output) {
+  std::vector<float>& sums = output->elements;
+  std::fill(sums.begin(), sums.end(), 0.0F);
+  const std::vector<size_t> sizes(inputs, output->bytes());
+  for (const size_t offset : millpond::pjrt::PackedTensors(sizes).offsets) {
+    for (size_t row = 0; row < sums.size(); ++row) {
+      sums[row] += arguments[0]->elements.at(offset / sizeof(float) + row);
     }
-    output->elements[row] = sum * arguments.back()->elements[0];
   }
+  for (float& sum : sums) sum *= arguments[1]->elements[0];
 }
 
-void StartLateRun(const std::vector<PJRT_Buffer*>& arguments, int64_t took_ns,
+void StartLateRun(const std::vector<PJRT_Buffer*>& arguments, size_t inputs, int64_t took_ns,
                   PJRT_Buffer* output) {
   std::vector<LateDevice::StepPtr> after;
   for (const PJRT_Buffer* argument : arguments) after.push_back(argument->written);
-  const auto work = [from = MemoryOf(arguments), to = output->memory, took_ns,
+  const auto work = [from = MemoryOf(arguments), inputs, to = output->memory, took_ns,
                      fault = LateFault()] {
     millpond::base::SleepNs(took_ns);
-    if (fault.empty()) Compute(from, to.get());
+    if (fault.empty()) Compute(from, inputs, to.get());
     return fault;
   };
   output->written = late->Add(LateDevice::Lane::kRun, std::move(after), work, {});
@@ -654,7 +657,7 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
     return MakeError(PJRT_Error_Code_INTERNAL, "the fake device is gone");
   }
   PJRT_Buffer* const* const arguments = args->argument_lists[0];
-  if (args->num_args != executable.inputs + 1) {
+  if (args->num_args != 2) {
     return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake run has another argument count");
   }
   for (size_t i = 0; i < args->num_args; ++i) {
@@ -668,15 +671,15 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   PJRT_Buffer* output = nullptr;
   if (PJRT_Error* const error = MakeBuffer(device, executable.rows, &output)) return error;
   args->output_lists[0][0] = output;
-  const std::vector<PJRT_Buffer*> inputs(arguments, arguments + args->num_args);
+  const std::vector<PJRT_Buffer*> used(arguments, arguments + args->num_args);
   const int64_t took_ns = controls.run_ns + static_cast<int64_t>(executable.rows) * controls.row_ns;
   if (late != nullptr) {
-    StartLateRun(inputs, took_ns, output);
+    StartLateRun(used, executable.inputs, took_ns, output);
     return nullptr;
   }
   int64_t begins_ns = millpond::base::MonotonicNs();
-  for (const PJRT_Buffer* input : inputs) begins_ns = std::max(begins_ns, input->ready_ns);
-  Compute(MemoryOf(inputs), output->memory.get());
+  for (const PJRT_Buffer* buffer : used) begins_ns = std::max(begins_ns, buffer->ready_ns);
+  Compute(MemoryOf(used), executable.inputs, output->memory.get());
   output->ready_ns = EndOf(begins_ns, took_ns, &controls.device_free_ns);
   return nullptr;
 }

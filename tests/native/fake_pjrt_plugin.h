@@ -5,8 +5,9 @@
 #include <vector>
 
 // The controls of a PJRT plugin for tests, fake_pjrt_plugin.cc. Its programs are texts of the form
-// "ROWS K": K inputs of one float a row, then a parameter of one float; one output, a float a row,
-// the sum of the inputs' row times the parameter. All memory is this process's.
+// "ROWS K": K inputs of one float a row in one block (PackedTensors), then a parameter of one
+// float; one output, a float a row, the sum of the inputs' row times the parameter. All memory is
+// this process's.
 struct FakePjrtControls {
   bool is_cuda = false;                  // of a plugin that is opened now
   int64_t device_count = 1;              // of a client that is made now, at most 4

@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "native/tf/packed_program.h"
 #include "native/tf/signature_def.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tests/native/saved_model_files.h"
+#include "xla/service/hlo.pb.h"
 
 namespace millpond::tf {
 namespace {
@@ -63,6 +65,41 @@ TEST(HloCompiler, TwoVersionsOfAGraphAreOneProgram) {
   const auto other_rows = Translate(first, 5);
   ASSERT_TRUE(other_rows.ok());
   EXPECT_NE(other_rows.value().hlo, programs.begin()->value().hlo);
+}
+
+TEST(PackedProgram, TwoVersionsOfAGraphAreOneProgram) {
+  SavedModelFiles first = RowModel(2);
+  SavedModelFiles second = RowModel(3);
+  std::vector<std::string> packed;
+  for (SavedModelFiles* files : {&first, &second, &first}) {
+    packed.push_back(PackProgram(Translate(*files, 4).value().hlo, 1).value());
+  }
+  EXPECT_EQ(packed[1], packed[0]);
+  EXPECT_EQ(packed[2], packed[0]);
+  EXPECT_NE(PackProgram(Translate(first, 5).value().hlo, 1).value(), packed[0]);
+}
+
+TEST(PackedProgram, ItHasOneBlockEachWay) {
+  SavedModelFiles files = RowModel(2);
+  const auto packed = PackProgram(Translate(files, 5).value().hlo, 1);
+  ASSERT_TRUE(packed.ok()) << packed.status().message();
+  xla::HloModuleProto module;
+  ASSERT_TRUE(module.ParseFromString(packed.value()));
+  const xla::ProgramShapeProto& shape = module.host_program_shape();
+  ASSERT_EQ(shape.parameters_size(), 2) << "the inputs, and the variable";
+  for (const xla::ShapeProto& block : {shape.parameters(0), shape.result()}) {
+    EXPECT_EQ(block.element_type(), xla::U32);
+    ASSERT_EQ(block.dimensions_size(), 1);
+    EXPECT_EQ(block.dimensions(0), 5 * 3);
+  }
+  EXPECT_EQ(shape.parameters(1).element_type(), xla::F32);
+}
+
+TEST(PackedProgram, WhatIsNoSuchProgramIsRefused) {
+  SavedModelFiles files = RowModel(2);
+  const std::string hlo = Translate(files, 4).value().hlo;
+  EXPECT_EQ(PackProgram(hlo.substr(0, hlo.size() / 2), 1).status().code(), base::Code::kInternal);
+  EXPECT_EQ(PackProgram(hlo, 3).status().code(), base::Code::kInternal);
 }
 
 TEST(HloCompiler, VariablesFollowTheInputs) {

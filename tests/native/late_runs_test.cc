@@ -34,7 +34,8 @@ constexpr int kSwaps = 12;
 constexpr int64_t kRowsMax = 20;
 constexpr size_t kModels = 2;
 const std::vector<int64_t> kSizes = {1, 3, 8};
-constexpr int64_t kRunBytesMax = 8 * 3 * 4;  // of the largest size, with two inputs and an output
+// A run of the largest size has a block of two inputs, the second at a cache line, and an output.
+constexpr int64_t kRunBytesMax = (64 + 8 * 4) + 8 * 4;
 constexpr int64_t kCopyBytes = 4;
 // Long enough that a turn ends before the outputs are copied.
 constexpr int64_t kLongRunNs = 1'200'000;
@@ -58,7 +59,7 @@ std::shared_ptr<const Version> MakeVersion(const std::shared_ptr<Accelerator>& a
   version->factor = factor;
   version->parameters = std::make_shared<DeviceParameters>(
       accelerator, model, std::vector{HostTensor{PJRT_Buffer_Type_F32, {1}, &version->factor, 4}});
-  const RowProgram::RowType row = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
+  constexpr size_t row = sizeof(float);
   version->program = std::make_unique<RowProgram>(version->parameters, std::vector<size_t>{0},
                                                   std::vector{row, row}, std::vector{row});
   for (const int64_t rows : kSizes) {

@@ -23,6 +23,7 @@
 #include "native/pjrt/device_parameters.h"
 #include "native/pjrt/device_turns.h"
 #include "native/pjrt/executable_cache.h"
+#include "native/pjrt/packed_tensors.h"
 #include "native/pjrt/piece_choice.h"
 #include "native/pjrt/plugin.h"
 #include "native/pjrt/row_program.h"
@@ -37,7 +38,6 @@ using base::Code;
 constexpr float kFactor = 3;
 // Two staging buffers are made at once.
 constexpr int64_t kUploadBytes = 2 * ChunkedUpload::kChunkBytes;
-const RowProgram::RowType kFloatRow = {PJRT_Buffer_Type_F32, {}, sizeof(float)};
 
 // Runs `program` with its parameters, which are there.
 base::Status RunThere(const RowProgram& program, int64_t rows,
@@ -83,10 +83,9 @@ class PjrtTest : public ::testing::Test {
     auto parameters = std::make_shared<DeviceParameters>(
         accelerator, "model", std::vector{HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, 4}});
     EXPECT_TRUE(parameters->Upload(/*run_bytes=*/0).ok());
-    auto program =
-        std::make_unique<RowProgram>(std::move(parameters), std::vector<size_t>{0},
-                                     std::vector<RowProgram::RowType>(inputs, kFloatRow),
-                                     std::vector<RowProgram::RowType>{kFloatRow}, needs_exact_rows);
+    auto program = std::make_unique<RowProgram>(
+        std::move(parameters), std::vector<size_t>{0}, std::vector<size_t>(inputs, sizeof(float)),
+        std::vector<size_t>{sizeof(float)}, needs_exact_rows);
     for (const int64_t rows : sizes) {
       auto executable = accelerator->Compile(Code(rows, inputs));
       EXPECT_TRUE(executable.ok()) << executable.status().message();
@@ -268,7 +267,7 @@ TEST_F(PjrtTest, RunsCopyFromAndToPinnedMemory) {
     }
     EXPECT_EQ(controls_->pin_count, 1 + 3 * version);
     EXPECT_EQ(controls_->live_pins, 1 + 3);
-    EXPECT_EQ(controls_->copies_from_pinned, (1 + 2 * 80) * version);
+    EXPECT_EQ(controls_->copies_from_pinned, (1 + 80) * version);
     EXPECT_EQ(controls_->copies_to_pinned, 80 * version);
   }
   EXPECT_EQ(controls_->live_pins, 1);
@@ -307,6 +306,24 @@ TEST_F(PjrtTest, StagingBuffersAreFewAndWithinTheBudget) {
   EXPECT_EQ(small->Take().data(), nullptr);
   EXPECT_EQ(controls_->pin_count, 2 + StagingPool::kBuffersMax / StagingPool::kBuffersAtOnce);
   leases.clear();
+}
+
+TEST(PackedTensors, TensorsNeverOverlap) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 1000; ++round) {
+    std::vector<size_t> bytes(random() % 6);
+    for (size_t& tensor : bytes) tensor = random() % 300;
+    const PackedTensors packed(bytes);
+    ASSERT_EQ(packed.offsets.size(), bytes.size());
+    size_t end = 0;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      EXPECT_EQ(packed.offsets[i] % PackedTensors::kLineBytes, 0);
+      EXPECT_GE(packed.offsets[i], end);
+      EXPECT_LT(packed.offsets[i], end + PackedTensors::kLineBytes);
+      end = packed.offsets[i] + bytes[i];
+    }
+    EXPECT_EQ(packed.bytes, PackedTensors::RoundUp(end, PackedTensors::kWordBytes));
+  }
 }
 
 // No two leases share memory, however they are taken and returned.
@@ -589,7 +606,7 @@ TEST_F(PjrtTest, ARunIsChargedBeforeItStarts) {
   controls_->temporary_bytes = 100;
   const auto accelerator = MakeAccelerator();
   const auto program = MakeProgram(accelerator, {4}, 2);
-  EXPECT_EQ(program->run_bytes_max(), 100 + 3 * 4 * static_cast<int64_t>(sizeof(float)));
+  EXPECT_EQ(program->run_bytes_max(), 100 + (64 + 16) + 16) << "inputs begin at cache lines";
   accelerator->memory().SetQuota("model", program->run_bytes_max() + 3);
   const std::vector<float> input(4, 1);
   const auto* const elements = reinterpret_cast<const char*>(input.data());
