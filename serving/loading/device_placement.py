@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from serving.base.clock import NS_PER_SECOND, Clock
+from serving.base.errors import FailedPrecondition
 from serving.data_plane.loads import Accelerator, AcceleratorState
 
 _BUSY_STEP = 0.1
@@ -85,21 +86,29 @@ class DevicePlacement:
         self._busy_ns = [0] * len(accelerators)
         self._looked_ns = clock.now_ns()
 
+    def check(self, model: str, allowed: Sequence[int]) -> None:
+        """Raises FailedPrecondition unless the devices that `model` may be on exist."""
+        every = range(len(self._accelerators))
+        if missing := sorted(set(allowed) - set(every)):
+            raise FailedPrecondition(
+                f"accelerator_devices of model '{model}' has {_listed(missing)}, and this server has "
+                f"{_listed(every)}; correct the settings, or see if CUDA_VISIBLE_DEVICES leaves devices out"
+            )
+
     @contextmanager
     def place(
         self, model: str, size_bytes: int, *, allowed: Sequence[int], replica_count: int
     ) -> Iterator[Sequence[Accelerator]]:
         """Chooses the devices of a version of `model` (`choose_devices`), for the upload inside the block.
 
-        `allowed` are places among the accelerators; places that do not exist are left out, and none means all.
+        `allowed` are places among the accelerators, of which `check` found all; none means all.
         """
         every = range(len(self._accelerators))
-        known = [place for place in allowed if place in every] or every
         with self._lock:
             chosen = choose_devices(
                 self._devices(),
                 size_bytes,
-                allowed=known,
+                allowed=allowed or every,
                 replica_count=replica_count,
                 before=self._by_model.get(model, ()),
             )
@@ -141,3 +150,7 @@ class DevicePlacement:
             (now - before) / passed_ns for now, before in zip(busy_ns, self._busy_ns, strict=True)
         ]
         self._busy_ns, self._looked_ns = busy_ns, now_ns
+
+
+def _listed(places: Sequence[int]) -> str:
+    return f"device{'s' if len(places) > 1 else ''} {', '.join(map(str, places))}"

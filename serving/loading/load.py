@@ -152,6 +152,8 @@ class CheckedLoad:
         return servable, missing_kernels
 
     def _take_steps(self, load: SavedModelLoad, *, is_batched: bool) -> MissingKernels:
+        if self._accelerator is not None:
+            self._accelerator.placement.check(self._id.name, self._settings.accelerator_devices)
         with self._stage(LoadStage.READ_GRAPH):
             self._read_graph(load)
             missing_kernels = MissingKernels(self._id, load)

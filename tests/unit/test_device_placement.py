@@ -1,8 +1,10 @@
 """Tests of the choice of a model's devices."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.base.errors import FailedPrecondition
 from serving.data_plane.loads import AcceleratorState
 from serving.loading.device_placement import Device, DevicePlacement, choose_devices
 from tests.unit.fakes.clocks import FakeClock
@@ -82,10 +84,21 @@ def test_loads_at_once_take_different_devices() -> None:
             assert [*of_a, *of_b] == accelerators
         with placement.place("all", 10, allowed=(), replica_count=0) as of_all:
             assert of_all == accelerators
-        with placement.place("one", 10, allowed=(1, 7), replica_count=0) as of_one:
+        with placement.place("one", 10, allowed=(1,), replica_count=0) as of_one:
             assert of_one == accelerators[1:]
     with placement.place("c", 10, allowed=(), replica_count=1) as of_c:
         assert of_c == accelerators[:1]
+
+
+def test_devices_that_do_not_exist_are_refused() -> None:
+    placement = DevicePlacement(
+        [FakeAccelerator(name=str(place)) for place in range(2)], FakeClock()
+    )
+    placement.check("m", (0, 1))
+    placement.check("m", ())
+    message = "model 'm' has devices 2, 7, and this server has devices 0, 1;"
+    with pytest.raises(FailedPrecondition, match=message):
+        placement.check("m", (7, 1, 2))
 
 
 def test_busy_device_is_left_to_its_models() -> None:
