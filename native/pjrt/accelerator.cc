@@ -142,6 +142,7 @@ AcceleratorState Accelerator::State() const {
   state.loaded_count = loaded_count_.load(std::memory_order_relaxed);
   state.pinned_bytes = pinned_->bytes();
   state.pinned_limit_bytes = pinned_->bytes_max();
+  state.staging_bytes = staging_bytes();
   return state;
 }
 

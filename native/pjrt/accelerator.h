@@ -57,6 +57,7 @@ struct AcceleratorState {
   // the most that may be.
   int64_t pinned_bytes = 0;
   int64_t pinned_limit_bytes = 0;
+  int64_t staging_bytes = 0;  // of this process's memory
 };
 
 // One accelerator: a GPU, a slice of one, or another device of a plugin. It has its own memory,

@@ -221,7 +221,8 @@ struct ValueClass<pjrt::AcceleratorState> {
                  Field{"compiled_count", &Value::compiled_count},
                  Field{"loaded_count", &Value::loaded_count},
                  Field{"pinned_bytes", &Value::pinned_bytes},
-                 Field{"pinned_limit_bytes", &Value::pinned_limit_bytes}};
+                 Field{"pinned_limit_bytes", &Value::pinned_limit_bytes},
+                 Field{"staging_bytes", &Value::staging_bytes}};
 };
 
 template <>

@@ -177,6 +177,9 @@ class AcceleratorState:
     pinned_limit_bytes: int = 0
     """The most memory that may be pinned."""
 
+    staging_bytes: int = 0
+    """The server's memory through which runs and uploads are copied."""
+
 
 class AheadCompiler(Protocol):
     """Compiles programs for a sort of accelerator, before a load needs them. Thread: any, at once."""

@@ -143,7 +143,9 @@ def _pinned(parts: MonitoredParts) -> Iterator[Samples]:
 
 def _memory(parts: MonitoredParts) -> Iterator[Samples]:
     used, limit = Samples(families.ACCELERATOR_USED), Samples(families.ACCELERATOR_LIMIT)
+    staging = Samples(families.ACCELERATOR_STAGING)
     for accelerator in parts.accelerators:
+        staging.add((accelerator.name,), accelerator.state().staging_bytes)
         memory = accelerator.memory()
         if memory is None:
             continue
@@ -152,6 +154,7 @@ def _memory(parts: MonitoredParts) -> Iterator[Samples]:
             limit.add((accelerator.name,), memory.limit_bytes)
     yield used
     yield limit
+    yield staging
 
 
 def _sensors(figures: GpuFigures) -> Iterator[Samples]:

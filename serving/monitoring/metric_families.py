@@ -571,6 +571,14 @@ ACCELERATOR_LIMIT = MetricFamily(
     help="Most memory of the accelerator that this server may use: --accelerator_memory_fraction of it, "
     "or --accelerator_memory_bytes.",
 )
+ACCELERATOR_STAGING = MetricFamily(
+    name="serving_accelerator_staging_bytes",
+    kind="gauge",
+    unit="bytes",
+    labels=("device",),
+    help="Memory of the server, and not of the accelerator, through which runs and uploads are copied; pinned if "
+    "the plugin can. 256 MiB at most.",
+)
 GPU_UTILIZATION = MetricFamily(
     name="serving_gpu_utilization_ratio",
     kind="gauge",
@@ -842,6 +850,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     ACCELERATOR_PROGRAMS,
     ACCELERATOR_UNTUNED,
     *(ACCELERATOR_USED, ACCELERATOR_LIMIT, ACCELERATOR_PINNED, ACCELERATOR_PINNED_LIMIT),
+    ACCELERATOR_STAGING,
     *(GPU_UTILIZATION, GPU_ENERGY, GPU_TEMPERATURE),
     *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),
     *(ARENA_SLAB, ARENA_RESIDENT),

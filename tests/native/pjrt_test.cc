@@ -255,6 +255,7 @@ TEST_F(PjrtTest, RunsCopyFromAndToPinnedMemory) {
     const int64_t buffer_bytes = 3 * 64 + 3 * 64 + 3 * 128;
     EXPECT_EQ(accelerator->staging_bytes(),
               kUploadBytes + StagingPool::kBuffersAtOnce * buffer_bytes);
+    EXPECT_EQ(accelerator->State().staging_bytes, accelerator->staging_bytes());
     for (int run = 0; run < 20; ++run) {
       for (const int64_t rows : {1, 5, 8, 32}) {
         const std::vector<float> input(rows, 1);

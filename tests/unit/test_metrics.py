@@ -753,6 +753,12 @@ def test_unknown_memory_of_accelerator_has_no_series(
     assert [name for name, _ in series if "accelerator_memory" in name] == shown
 
 
+def test_staging_memory_of_an_accelerator_is_shown():
+    state = AcceleratorState(0, 0, 0, 0, is_failing=False, staging_bytes=4_096)
+    series = series_of(accelerated_parts(accelerator=FakeAccelerator(state_figures=state)))
+    assert value(series, "serving_accelerator_staging_bytes", device="0") == 4_096
+
+
 def test_programs_of_an_accelerator_have_their_source():
     state = AcceleratorState(0, 0, 0, 0, is_failing=False, compiled_count=3, loaded_count=4)
     series = series_of(accelerated_parts(accelerator=FakeAccelerator(state_figures=state)))
@@ -800,6 +806,7 @@ def test_version_that_ends_has_no_runs_on_accelerator():
         "serving_accelerator_pinned_bytes",
         "serving_accelerator_pinned_limit_bytes",
         "serving_accelerator_programs_total",
+        "serving_accelerator_staging_bytes",
     }
 
 
