@@ -1,9 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "native/base/status.h"
@@ -42,6 +45,20 @@ class StreamingHandler : public MethodHandler {
   virtual void HandleEnd(Call* call) = 0;
 };
 
+// A hash of a model's name. Requests with equal keys share a queue.
+using ModelKey = uint64_t;
+inline constexpr ModelKey kNoModelKey = 0;
+// Returns the key of a name; never kNoModelKey.
+inline ModelKey ModelKeyOf(std::string_view model_name) {
+  return std::max<ModelKey>(std::hash<std::string_view>()(model_name), 1);
+}
+
+// The keys by which a queue orders a request.
+struct QueueKeys {
+  ModelKey model = kNoModelKey;
+  servable::BatchKey batch = servable::kNoBatchKey;
+};
+
 // Answers requests to models. They count as in flight (servable::Admission), may be refused for
 // that, and wait for a thread that may run requests.
 class ModelHandler : public MethodHandler {
@@ -54,6 +71,10 @@ class ModelHandler : public MethodHandler {
   virtual std::string ModelNameOf(const Call& call) const = 0;
   // Returns the key of the batches that the request may join, as its bytes say.
   virtual servable::BatchKey BatchKeyOf(const Call& call) const = 0;
+  // Returns the keys of both.
+  virtual QueueKeys QueueKeysOf(const Call& call) const {
+    return {ModelKeyOf(ModelNameOf(call)), BatchKeyOf(call)};
+  }
 };
 
 // A method of the server. Outlives its calls.

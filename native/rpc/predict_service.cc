@@ -4,10 +4,16 @@
 
 #include "native/base/clock.h"
 #include "native/inference/metadata.h"
+#include "native/inference/model_spec.h"
 #include "native/inference/predict.h"
 #include "native/inference/predict_codec.h"
 
 namespace millpond::rpc {
+
+QueueKeys PredictHandler::QueueKeysOf(const Call& call) const {
+  const inference::ModelSpec spec = inference::PeekModelSpec(call.request());
+  return {ModelKeyOf(spec.name), servable::BatchKeyOf(spec.name, spec.signature_name)};
+}
 
 base::Status PredictHandler::Prepare(ModelCall* call) const {
   inference::PredictRequest request;

@@ -11,6 +11,8 @@ class PredictHandler final : public ModelMethod {
   // `encoding` is that of the tensors in replies.
   PredictHandler(const ModelMethodParts& parts, tensor::TensorEncoding encoding)
       : ModelMethod(metrics::Method::kPredict, parts), encoding_(encoding) {}
+  // Parses the ModelSpec once for both keys.
+  QueueKeys QueueKeysOf(const Call& call) const override;
 
  protected:
   base::Status Prepare(ModelCall* call) const override;

@@ -174,8 +174,7 @@ void RequestThreads::WaitForEvents(Thread* self) {
 // Takes a request before it passes the wake-up on, so that no thread is woken for that request.
 void RequestThreads::RunNextOfAny(Thread* self) {
   ThreadGroup* const group = groups_.FindQueued(self->group);
-  const std::shared_ptr<RunnableCall> call =
-      group == nullptr ? nullptr : group->queue.Take(self->now_ns);
+  const std::shared_ptr<RunnableCall> call = group == nullptr ? nullptr : TakeNext(self, group);
   PassOn(*self);
   if (call != nullptr) Run(self, group, call);
 }
@@ -208,7 +207,7 @@ bool RequestThreads::Look(Thread* self, ThreadGroup* group, bool wakes) {
 bool RequestThreads::QueueArrived(Thread* self, ThreadGroup* group, size_t from, bool wakes) {
   const bool has_arrived = self->arrived.size() > from;
   if (has_arrived) {
-    for (size_t i = from; i < self->arrived.size(); ++i) self->arrived[i]->PeekBatchKey();
+    for (size_t i = from; i < self->arrived.size(); ++i) self->arrived[i]->PeekQueueKeys();
     const auto begin = self->arrived.begin() + static_cast<std::ptrdiff_t>(from);
     const auto refused = groups_.Add(group, begin, self->arrived.end(), self->now_ns);
     if (wakes) WakeIfWorth(*self, group);
@@ -230,8 +229,13 @@ void RequestThreads::WakeForQueue(ThreadGroup* group) {
   if (const ThreadGroup* const idle = groups_.FindIdle(group)) source_->Wake(idle->index);
 }
 
+std::shared_ptr<RunnableCall> RequestThreads::TakeNext(Thread* self, ThreadGroup* group) {
+  const EndedRun ended = std::exchange(self->ended, {});
+  return group->queue.Take(self->now_ns, self->ended_group == group ? ended : EndedRun());
+}
+
 bool RequestThreads::RunNext(Thread* self, ThreadGroup* group) {
-  const std::shared_ptr<RunnableCall> call = group->queue.Take(self->now_ns);
+  const std::shared_ptr<RunnableCall> call = TakeNext(self, group);
   if (call == nullptr) return false;
   // Another thread takes the rest if this run lasts.
   WakeIfWorth(*self, group);
@@ -249,6 +253,7 @@ void RequestThreads::Run(Thread* self, ThreadGroup* group,
     self->call = call;
   }
   self->busy_since_ns.store(begin_ns);
+  self->ended.request_count = 1;
   bool is_greedy = false;
   {
     CallBeingAnswered request(call);
@@ -263,6 +268,9 @@ void RequestThreads::Run(Thread* self, ThreadGroup* group,
   self->now_ns = base::MonotonicNs();
   if (!is_greedy) self->modest_ns.store(self->now_ns, std::memory_order_relaxed);
   self->last_run_ns = self->now_ns - begin_ns;
+  self->ended.model = call->model_key();
+  self->ended.ns = self->last_run_ns;
+  self->ended_group = group;
   const bool is_longer = self->last_run_ns >= self->run_ns;
   self->run_ns =
       is_longer ? self->last_run_ns : self->run_ns - (self->run_ns - self->last_run_ns) / kFade;
@@ -294,8 +302,13 @@ void RequestThreads::QueueOfThread::EndTaking() {
 
 std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeQueued(
     servable::BatchKey key, size_t bytes_max) {
-  std::shared_ptr<RunnableCall> call = group_.queue.TakeFor(key, bytes_max);
-  return call == nullptr ? nullptr : std::make_unique<CallBeingAnswered>(std::move(call));
+  if (group_.queue.size() == 0) return nullptr;
+  self_.call->PeekQueueKeys();
+  std::shared_ptr<RunnableCall> call =
+      group_.queue.TakeFor(self_.call->model_key(), key, bytes_max);
+  if (call == nullptr) return nullptr;
+  if (key != servable::kAnyBatchKey) ++self_.ended.request_count;
+  return std::make_unique<CallBeingAnswered>(std::move(call));
 }
 
 bool RequestThreads::LeaveIfSuperfluous(Thread* self) {

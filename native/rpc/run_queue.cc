@@ -5,12 +5,25 @@
 #include <utility>
 
 namespace millpond::rpc {
+namespace {
 
 using Calls = std::vector<std::shared_ptr<RunnableCall>>;
+
+// The cost of a request is a mean of about so many runs.
+constexpr int64_t kCostRuns = 8;
+// A request costs its thread at least this.
+constexpr int64_t kCostNsMin = 1'000;
+// So many models keep their cost while they have no request.
+constexpr size_t kIdleShares = 256;
+
+}  // namespace
+
+// --- Adding ---
 
 RunQueue::Refused RunQueue::Add(Calls::iterator begin, Calls::iterator end, int64_t now_ns,
                                 const WaitingElsewhere& elsewhere) {
   Refused refused;
+  std::for_each(begin, end, [](const auto& call) { call->PeekQueueKeys(); });
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto call = begin; call != end; ++call) {
     if (IsTooMany(**call, elsewhere)) {
@@ -27,22 +40,26 @@ RunQueue::Refused RunQueue::Add(Calls::iterator begin, Calls::iterator end, int6
 }
 
 void RunQueue::AddAgain(std::shared_ptr<RunnableCall> call, int64_t now_ns) {
+  call->PeekQueueKeys();
   const std::lock_guard<std::mutex> lock(mutex_);
   Push(std::move(call), now_ns);
 }
 
-bool RunQueue::IsTooLate(const RunnableCall& call, int64_t now_ns) const {
-  if (queue_.empty() || queue_.size() < short_count_) return false;
-  if (now_ns - filled_ns_ < kStandingNs) return false;
+bool RunQueue::IsTooLate(const RunnableCall& call, int64_t now_ns) {
+  const Share* const share = Find(call.model_key());
+  if (share == nullptr || share->is_paused) return false;
+  const ModelQueue& queue = share->queue;
+  if (queue.is_empty() || queue.size() < short_count_) return false;
+  if (queue.StandingNs(now_ns) < kStandingNs) return false;
   const int64_t deadline_ns = call.run_context().deadline_ns;
   // An expired request is taken, and answered with DEADLINE_EXCEEDED: no other server would help.
   if (deadline_ns == tensor::RunContext::kNoDeadline || deadline_ns <= now_ns) return false;
-  return ExpectedWaitNs(now_ns) > (deadline_ns - now_ns) / kDelayShare;
+  return queue.ExpectedWaitNs(now_ns) > (deadline_ns - now_ns) / kDelayShare;
 }
 
 bool RunQueue::IsTooMany(const RunnableCall& call, const WaitingElsewhere& elsewhere) const {
   const servable::BatchKey key = call.batch_key();
-  return batches_.IsFull(key, queue_.size() + elsewhere.count, [&] {
+  return batches_.IsFull(key, size() + elsewhere.count, [&] {
     const auto other = elsewhere.counts_by_key.find(key);
     return CountOfLocked(key) + (other == elsewhere.counts_by_key.end() ? 0 : other->second);
   });
@@ -54,95 +71,153 @@ int64_t RunQueue::CountOf(servable::BatchKey key) {
 }
 
 int64_t RunQueue::CountOfLocked(servable::BatchKey key) const {
-  return std::count_if(queue_.begin(), queue_.end(),
-                       [key](const Waiting& waiting) { return waiting.call->batch_key() == key; });
-}
-
-int64_t RunQueue::ExpectedWaitNs(int64_t now_ns) const {
-  return std::max(now_ns - queue_.front().since_ns, static_cast<int64_t>(queue_.size()) * pace_ns_);
+  int64_t count = 0;
+  for (const auto& [model, share] : shares_) {
+    if (!share->is_paused) count += share->queue.CountOf(key);
+  }
+  return count;
 }
 
 void RunQueue::Push(std::shared_ptr<RunnableCall> call, int64_t now_ns) {
-  if (queue_.empty()) filled_ns_ = now_ns;
-  queue_.push_back({std::move(call), now_ns});
-  size_.store(queue_.size());
-}
-
-// Forgets the last take if the queue is empty, because the time in which nothing waits says nothing
-// about the pace.
-void RunQueue::EndRemoval() {
-  if (queue_.empty()) taken_ns_ = 0;
-  size_.store(queue_.size());
+  Share* const share = ShareOf(call->model_key());
+  const bool was_empty = share->queue.is_empty();
+  if (was_empty) share->filled_id = ++last_filled_id_;
+  share->queue.Push(std::move(call), now_ns);
+  if (share->is_paused) return;
+  if (was_empty) Enter(share);
+  AddToSize(1);
 }
 
 bool RunQueue::MayPass(RunnableCall* arrived) {
   if (size() > 0) return false;
   if (!has_paused()) return true;
+  arrived->PeekQueueKeys();
   const std::lock_guard<std::mutex> lock(mutex_);
-  return paused_models_.count(arrived->ModelName()) == 0;
+  return paused_models_.count(arrived->model_key()) == 0;
 }
 
-std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns) {
+// --- Taking ---
+
+std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns, const EndedRun& ended) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  Learn(ended);
   std::shared_ptr<RunnableCall> taken;
-  while (taken == nullptr && !queue_.empty()) {
-    taken = std::move(queue_.front().call);
-    queue_.pop_front();
-    // A request whose client has given up is not paused, so that it is answered and freed at once.
-    if (!paused_models_.empty() && taken->IsWanted(now_ns) &&
-        paused_models_.count(taken->ModelName()) > 0) {
-      paused_.push_back(std::move(taken));
-    }
+  if (!unwanted_.empty()) {
+    taken = std::move(unwanted_.back());
+    unwanted_.pop_back();
+  } else if (Share* const first = First(); first != nullptr) {
+    served_ns_ = std::max(served_ns_, first->start_ns);
+    taken = first->queue.TakeFirst(now_ns);
+    EndTaking(first);
   }
-  if (taken != nullptr) {
-    // TakeFor may have taken more requests since then, for batches.
-    if (taken_ns_ != 0) {
-      const int64_t weight = std::min(taken_count_, kPaceCount);
-      pace_ns_ += ((now_ns - taken_ns_) / taken_count_ - pace_ns_) * weight / kPaceCount;
-    }
-    taken_ns_ = now_ns;
-    taken_count_ = 1;
-  }
-  EndRemoval();
+  if (taken != nullptr) TakeFromSize(1);
   return taken;
 }
 
-std::shared_ptr<RunnableCall> RunQueue::TakeFor(servable::BatchKey key, size_t bytes_max) {
+std::shared_ptr<RunnableCall> RunQueue::TakeFor(ModelKey model, servable::BatchKey key,
+                                                size_t bytes_max) {
   if (size_.load(std::memory_order_relaxed) == 0) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
-  struct View {
-    static servable::BatchKey Key(const Waiting& waiting) { return waiting.call->batch_key(); }
-    static bool IsCompressed(const Waiting& waiting) { return waiting.call->is_compressed(); }
-    static size_t MessageBytes(const Waiting& waiting) { return waiting.call->message_bytes(); }
-  };
-  const auto found = servable::FindWaiting<View>(&queue_, key, bytes_max);
-  if (found == queue_.end()) return nullptr;
-  if (!paused_models_.empty() && paused_models_.count(found->call->ModelName()) > 0) return nullptr;
-  std::shared_ptr<RunnableCall> taken = std::move(found->call);
-  queue_.erase(found);
-  taken_count_ += 1;
-  EndRemoval();
+  Share* const share = key == servable::kAnyBatchKey ? First() : Find(model);
+  if (share == nullptr || share->is_paused) return nullptr;
+  std::shared_ptr<RunnableCall> taken = share->queue.TakeFor(key, bytes_max);
+  if (taken == nullptr) return nullptr;
+  EndTaking(share);
+  TakeFromSize(1);
   return taken;
 }
 
-void RunQueue::SetPausedModels(std::set<std::string> models, int64_t now_ns) {
+// --- The order of the models ---
+
+size_t RunQueue::known_count() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  // If the models are the same, only requests whose clients have given up go on, because they would
-  // otherwise keep their memory and their place in the admission.
-  const bool has_changed = models != paused_models_;
-  paused_models_ = std::move(models);
-  has_paused_ = !paused_models_.empty();
-  if (queue_.empty()) filled_ns_ = now_ns;
-  const auto first_free = std::stable_partition(
-      paused_.begin(), paused_.end(),
-      [&](const auto& call) { return !has_changed && call->IsWanted(now_ns); });
-  // Take pauses them again if their model still may not run. Their wait is counted from now,
-  // because they waited for their model, which says nothing about the waits of other requests.
-  for (auto call = paused_.end(); call != first_free;) {
-    queue_.push_front({std::move(*--call), now_ns});
+  return shares_.size();
+}
+
+RunQueue::Share* RunQueue::Find(ModelKey model) {
+  const auto found = shares_.find(model);
+  return found == shares_.end() ? nullptr : found->second.get();
+}
+
+RunQueue::Share* RunQueue::ShareOf(ModelKey model) {
+  if (Share* const share = Find(model)) return share;
+  if (shares_.size() >= shares_max_) DropIdleShares();
+  std::unique_ptr<Share>& share = shares_[model];
+  share = std::make_unique<Share>(model);
+  share->is_paused = paused_models_.count(model) > 0;
+  return share.get();
+}
+
+// Requests may name any number of models that do not exist.
+void RunQueue::DropIdleShares() {
+  for (auto at = shares_.begin(); at != shares_.end();) {
+    at = at->second->queue.is_empty() ? shares_.erase(at) : std::next(at);
   }
-  paused_.erase(first_free, paused_.end());
-  size_.store(queue_.size());
+  shares_max_ = 2 * shares_.size() + kIdleShares;
+}
+
+// Puts a queue that is not empty any more into the order.
+void RunQueue::Enter(Share* share) {
+  if (order_.empty()) served_ns_ = latest_ns_;
+  share->start_ns = std::max(share->start_ns, served_ns_);
+  order_.insert(PlaceOf(share));
+}
+
+void RunQueue::SetTag(Share* share, int64_t start_ns) {
+  latest_ns_ = std::max(latest_ns_, start_ns);
+  auto place = order_.extract(PlaceOf(share));
+  share->start_ns = start_ns;
+  if (place.empty()) return;
+  place.value().start_ns = start_ns;
+  order_.insert(std::move(place));
+}
+
+// Charges the request that was taken.
+void RunQueue::EndTaking(Share* share) {
+  if (share->queue.is_empty()) order_.erase(PlaceOf(share));
+  SetTag(share, share->start_ns + CostNs(*share));
+}
+
+// Puts right what the requests of a run were charged.
+void RunQueue::Learn(const EndedRun& ended) {
+  Share* const share = ended.model == kNoModelKey ? nullptr : Find(ended.model);
+  if (share == nullptr) return;
+  SetTag(share, share->start_ns + ended.ns - ended.request_count * CostNs(*share));
+  const int64_t cost_ns = std::max(ended.ns / ended.request_count, kCostNsMin);
+  share->cost_ns += share->cost_ns == 0 ? cost_ns : (cost_ns - share->cost_ns) / kCostRuns;
+}
+
+// --- Models that may not run now ---
+
+void RunQueue::SetPausedModels(const std::set<std::string>& models, int64_t now_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  paused_models_.clear();
+  for (const std::string& model : models) paused_models_.insert(ModelKeyOf(model));
+  has_paused_ = !paused_models_.empty();
+  for (const auto& [model, share] : shares_) {
+    Pause(share.get(), paused_models_.count(model) > 0, now_ns);
+  }
+}
+
+// Requests whose clients have given up go on, because they would otherwise keep their memory and
+// their place in the admission.
+void RunQueue::Pause(Share* share, bool is_paused, int64_t now_ns) {
+  const bool was_paused = std::exchange(share->is_paused, is_paused);
+  if (was_paused && !is_paused) {
+    share->queue.Restart(now_ns);
+    if (!share->queue.is_empty()) Enter(share);
+    AddToSize(share->queue.size());
+    return;
+  }
+  if (!is_paused) return;
+  if (!was_paused) {
+    order_.erase(PlaceOf(share));
+    TakeFromSize(share->queue.size());
+  }
+  for (std::shared_ptr<RunnableCall>& call : share->queue.TakeUnwanted(now_ns)) {
+    unwanted_.push_back(std::move(call));
+    AddToSize(1);
+  }
 }
 
 }  // namespace millpond::rpc

@@ -3,14 +3,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "native/rpc/model_queue.h"
 #include "native/rpc/runnable_call.h"
 #include "native/servable/batch_registry.h"
 
@@ -22,32 +25,52 @@ struct WaitingElsewhere {
   std::map<servable::BatchKey, int64_t> counts_by_key;
 };
 
-// The requests that wait for a thread, in the order of their arrival.
+// The run of a thread that asks for the next request.
+struct EndedRun {
+  ModelKey model = kNoModelKey;  // kNoModelKey: the thread has run nothing from this queue
+  int64_t ns = 0;
+  int64_t request_count = 1;  // that the run answered
+};
+
+// The requests that wait for a thread: a queue for each model. A free thread takes the oldest
+// request of the model that has had the least of the threads' time.
 //
-// A queue that empties now and then holds a burst, all of which is served. A queue that has not
-// emptied for kStandingNs shows an overload: each request that joins it waits as long as the
-// requests before it did, and all answers come late. Then the queue refuses a request at once if it
-// would wait longer than 1/kDelayShare of the time that its deadline leaves. So the requests that
-// are answered are answered early, and clients learn at once that they should use another server.
-// The rule follows CoDel (RFC 8289), with a target that the client chooses: a request with a
-// distant deadline may wait, and a request without a deadline always may. A short queue refuses
+// Fairness. The requests of a model that sends more than the threads can serve wait behind one
+// another, and not in front of other models'. The order among models is start-time fair queueing
+// (https://doi.org/10.1109/90.649569) with equal shares: each queue has a start tag, the threads'
+// time that its model has had; the least tag is next. A request that is taken adds what a request
+// of its model costs, as learned from the runs; its run's end puts that right. A queue that was
+// empty starts at the tag that is served now, so no model saves up, and all debts end once nothing
+// waits.
+//
+// Promise: while a model has requests here, no other model's requests take more of the threads'
+// time than its own do, but for one request of each, and for what the runs under way take more or
+// less than expected.
+//
+// Overload. A queue that empties now and then holds a burst, all of which is served. A model's
+// queue that has not emptied for kStandingNs shows an overload: each request that joins it waits as
+// long as the requests before it did, and all answers come late. Then it refuses a request at once
+// if it would wait longer than 1/kDelayShare of the time that its deadline leaves. So the requests
+// that are answered are answered early, and clients learn at once that they should use another
+// server. The rule follows CoDel (RFC 8289), with a target that the client chooses: a request with
+// a distant deadline may wait, and a request without a deadline always may. A short queue refuses
 // nothing, because runs that last seconds make requests wait without an overload too.
 //
-// The expected wait of a request is the time that the queue needs for the requests before it, at
-// the pace of the last requests taken, and at least as long as the oldest has waited already. The
-// age of the oldest alone would not do: under twice the load, requests would wait twice as long as
-// they may, because the queue grows while the oldest is young.
+// The expected wait of a request is the time that its model's queue needs for the requests before
+// it, at the pace of the last requests taken, and at least as long as the oldest has waited
+// already. The age of the oldest alone would not do: under twice the load, requests would wait
+// twice as long as they may, because the queue grows while the oldest is young.
 //
 // Thread: any.
 class RunQueue {
  public:
   static constexpr int64_t kStandingNs = 100'000'000;
   static constexpr int64_t kDelayShare = 10;
-  // The pace is smoothed over about so many requests.
-  static constexpr int64_t kPaceCount = 32;
+  // A request of a model of which no run is known counts as so long.
+  static constexpr int64_t kUnknownCostNs = 100'000;
 
-  // A queue of fewer than `short_count` requests is short, and refuses none as too late. Borrows
-  // `batches`.
+  // A model's queue of fewer than `short_count` requests is short, and refuses none as too late.
+  // Borrows `batches`.
   RunQueue(const servable::BatchRegistry& batches, size_t short_count)
       : batches_(batches), short_count_(short_count) {}
 
@@ -57,8 +80,8 @@ class RunQueue {
     std::vector<std::shared_ptr<RunnableCall>> too_many;
   };
 
-  // Adds requests, the oldest first, unless they would wait too long, or too many of their key wait
-  // already (servable::BatchRegistry), here and elsewhere.
+  // Adds requests, the oldest first, unless they would wait too long, or too many of their batch
+  // key wait already (servable::BatchRegistry), here and elsewhere.
   Refused Add(std::vector<std::shared_ptr<RunnableCall>>::iterator begin,
               std::vector<std::shared_ptr<RunnableCall>>::iterator end, int64_t now_ns,
               const WaitingElsewhere& elsewhere = {});
@@ -67,21 +90,24 @@ class RunQueue {
   // True if a request that has just arrived may run at once: nothing waits that may run, and its
   // model may run.
   bool MayPass(RunnableCall* arrived);
-  // Returns the oldest request whose model may run now; null if there is none.
-  std::shared_ptr<RunnableCall> Take(int64_t now_ns);
-  // Returns the oldest request of `key`, for a thread that runs another request. With
-  // servable::kAnyBatchKey it is the oldest one that is not compressed. Returns null if its message
-  // is longer than `bytes_max`, if there is none among the oldest servable::kLookedAtMax, or if its
-  // model may not run now.
-  std::shared_ptr<RunnableCall> TakeFor(servable::BatchKey key, size_t bytes_max);
+  // Returns the request that is next; null if none waits whose model may run now. `ended` is the
+  // thread's last run.
+  std::shared_ptr<RunnableCall> Take(int64_t now_ns, const EndedRun& ended = {});
+  // Returns the oldest request of `model` and `key`, for a thread that runs another request. With
+  // servable::kAnyBatchKey it is the oldest one that is not compressed of the model that is next.
+  // Returns null if its message is longer than `bytes_max`, if there is none among the model's
+  // oldest servable::kLookedAtMax, or if the model may not run now.
+  std::shared_ptr<RunnableCall> TakeFor(ModelKey model, servable::BatchKey key, size_t bytes_max);
   // Sets the models that may not run now, because they have their share of the threads. Their
   // requests stay in the queue, in their order, as long as their clients wait. Call it again now
   // and then, because it also lets Take return requests whose deadline has come.
-  void SetPausedModels(std::set<std::string> models, int64_t now_ns);
+  void SetPausedModels(const std::set<std::string>& models, int64_t now_ns);
 
   // Returns the number of the requests of `key`.
   int64_t CountOf(servable::BatchKey key);
 
+  // The models of which something is known.
+  size_t known_count();
   // The requests that may run now.
   size_t size() const { return size_.load(); }
   // True if a model may not run now.
@@ -90,29 +116,58 @@ class RunQueue {
   int64_t refused_count() const { return refused_count_.load(std::memory_order_relaxed); }
 
  private:
-  struct Waiting {
-    std::shared_ptr<RunnableCall> call;
-    int64_t since_ns = 0;
+  // A model's queue and its place in the order.
+  struct Share {
+    explicit Share(ModelKey model) : queue(model) {}
+    ModelQueue queue;
+    int64_t start_ns = 0;   // the tag: what the model has had of the threads' time
+    int64_t cost_ns = 0;    // of a request; 0: not known
+    int64_t filled_id = 0;  // grows with the time at which the queue was last empty
+    bool is_paused = false;
+  };
+  // A queue's place in the order. Of equal tags, the queue that filled first is first.
+  struct Place {
+    int64_t start_ns;
+    int64_t filled_id;
+    Share* share;
+    bool operator<(const Place& other) const {
+      return std::tie(start_ns, filled_id) < std::tie(other.start_ns, other.filled_id);
+    }
   };
 
   // All of these need mutex_.
-  bool IsTooLate(const RunnableCall& call, int64_t now_ns) const;
+  Share* ShareOf(ModelKey model);
+  Share* Find(ModelKey model);
+  static int64_t CostNs(const Share& share) {
+    return share.cost_ns == 0 ? kUnknownCostNs : share.cost_ns;
+  }
+  static Place PlaceOf(Share* share) { return {share->start_ns, share->filled_id, share}; }
+  Share* First() const { return order_.empty() ? nullptr : order_.begin()->share; }
+  void Enter(Share* share);
+  void SetTag(Share* share, int64_t start_ns);
+  void EndTaking(Share* share);
+  void Learn(const EndedRun& ended);
+  void DropIdleShares();
+  bool IsTooLate(const RunnableCall& call, int64_t now_ns);
   bool IsTooMany(const RunnableCall& call, const WaitingElsewhere& elsewhere) const;
   int64_t CountOfLocked(servable::BatchKey key) const;
-  int64_t ExpectedWaitNs(int64_t now_ns) const;
   void Push(std::shared_ptr<RunnableCall> call, int64_t now_ns);
-  void EndRemoval();
+  void Pause(Share* share, bool is_paused, int64_t now_ns);
+  void AddToSize(size_t count) { size_.store(size_.load(std::memory_order_relaxed) + count); }
+  void TakeFromSize(size_t count) { size_.store(size_.load(std::memory_order_relaxed) - count); }
 
   const servable::BatchRegistry& batches_;
   const size_t short_count_;
   std::mutex mutex_;
-  std::deque<Waiting> queue_;
-  std::vector<std::shared_ptr<RunnableCall>> paused_;  // requests of paused_models_
-  std::set<std::string> paused_models_;
-  int64_t filled_ns_ = 0;    // when the queue was last empty
-  int64_t taken_ns_ = 0;     // when Take last took a request; 0: the queue was empty since
-  int64_t taken_count_ = 0;  // since then, by Take and TakeFor
-  int64_t pace_ns_ = 0;      // the time from one request taken to the next
+  // Of all models with requests, and of some without, whose cost is kept.
+  std::unordered_map<ModelKey, std::unique_ptr<Share>> shares_;
+  size_t shares_max_ = 0;  // at which idle ones are dropped
+  std::set<Place> order_;  // of the queues with requests that may run
+  int64_t last_filled_id_ = 0;
+  int64_t served_ns_ = 0;  // the tag of the last request that Take returned
+  int64_t latest_ns_ = 0;  // the highest tag so far
+  std::set<ModelKey> paused_models_;
+  std::vector<std::shared_ptr<RunnableCall>> unwanted_;  // of paused models, for Take
   alignas(64) std::atomic<size_t> size_{0};
   std::atomic<bool> has_paused_{false};
   std::atomic<int64_t> refused_count_{0};

@@ -14,10 +14,16 @@ std::string RunnableCall::ModelName() {
   return name;
 }
 
-void RunnableCall::PeekBatchKey() {
-  if (is_compressed() || limits().batches == nullptr || limits().batches->is_empty()) return;
+void RunnableCall::PeekQueueKeys() {
+  if (model_key_ != kNoModelKey) return;
+  if (is_compressed()) {
+    model_key_ = ModelKeyOf(ModelName());
+    return;
+  }
   Read();
-  batch_key_ = handler().BatchKeyOf(*this);
+  const QueueKeys keys = handler().QueueKeysOf(*this);
+  model_key_ = keys.model;
+  if (limits().batches != nullptr && !limits().batches->is_empty()) batch_key_ = keys.batch;
 }
 
 void RunnableCall::Refuse(const base::Status& status) {

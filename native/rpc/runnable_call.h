@@ -32,9 +32,10 @@ class RunnableCall : public Call {
   std::string ModelName();
   // Returns the same for a message that was read before.
   std::string PeekModelName() const { return handler().ModelNameOf(*this); }
-  // Reads the key of the batches that the request may join, if there are any batches. A compressed
-  // message has no key, because reading the key means decompressing the message.
-  void PeekBatchKey();
+  // Reads the keys by which a queue orders requests, if they have not been read yet. A compressed
+  // message has no batch key, because reading that means decompressing the message.
+  void PeekQueueKeys();
+  ModelKey model_key() const { return model_key_; }
   servable::BatchKey batch_key() const { return batch_key_; }
   bool is_compressed() const { return arrived().is_compressed(); }
   size_t message_bytes() const {
@@ -74,6 +75,7 @@ class RunnableCall : public Call {
 
   std::optional<Awaited> awaited_;  // what the handler asked for in this turn
   servable::BatchKey batch_key_ = servable::kNoBatchKey;
+  ModelKey model_key_ = kNoModelKey;
 };
 
 // A request while a thread answers it, which ends with the object.

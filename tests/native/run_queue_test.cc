@@ -25,14 +25,17 @@ namespace {
 
 using testing::kMs;
 
-// Takes the path's last part for the model's name.
+// Takes the path's last part for the model's name, and for the signature's after a dot.
 struct NamedHandler final : testing::WholeAnswers {
   void Answer(RunnableCall*) override {}
-  std::string ModelNameOf(const Call& call) const override {
+  static std::string LastPart(const Call& call) {
     return call.path().substr(call.path().rfind('/') + 1);
   }
+  std::string ModelNameOf(const Call& call) const override {
+    return LastPart(call).substr(0, LastPart(call).find('.'));
+  }
   servable::BatchKey BatchKeyOf(const Call& call) const override {
-    return servable::BatchKeyOf(ModelNameOf(call), "");
+    return servable::BatchKeyOf(LastPart(call), "");
   }
 };
 
@@ -235,60 +238,66 @@ class RunQueueForBatchesTest : public RunQueueTest {
   void AddPeeked(const std::string& model, size_t message_bytes = 0) {
     const std::string message = testing::GrpcMessage(std::string(message_bytes, 'x'));
     std::vector<std::shared_ptr<RunnableCall>> calls = {NewCall(model, "", message)};
-    calls[0]->PeekBatchKey();
     ASSERT_TRUE(queue_.Add(calls.begin(), calls.end(), now_ns_).too_late.empty());
   }
-  std::string TakeModelFor(servable::BatchKey key, size_t bytes_max = 1'000) {
-    const std::shared_ptr<RunnableCall> call = queue_.TakeFor(key, bytes_max);
-    return call == nullptr ? "" : call->PeekModelName();
+  std::string TakeModelFor(const std::string& model, size_t bytes_max = 1'000) {
+    return NameOf(queue_.TakeFor(ModelKeyOf(model), servable::BatchKeyOf(model, ""), bytes_max));
   }
-  static servable::BatchKey KeyOf(const std::string& model) {
-    return servable::BatchKeyOf(model, "");
+  std::string TakeAnyModelFor() {
+    return NameOf(queue_.TakeFor(kNoModelKey, servable::kAnyBatchKey, 1'000));
+  }
+  static std::string NameOf(const std::shared_ptr<RunnableCall>& call) {
+    return call == nullptr ? "" : call->PeekModelName();
   }
 };
 
 TEST_F(RunQueueForBatchesTest, OldestRequestOfTheKeyIsTaken) {
   for (const char* model : {"a", "b", "b", "c"}) AddPeeked(model);
-  EXPECT_EQ(TakeModelFor(KeyOf("b")), "b");
-  EXPECT_EQ(TakeModelFor(KeyOf("b")), "b");
-  EXPECT_EQ(TakeModelFor(KeyOf("b")), "");
+  EXPECT_EQ(TakeModelFor("b"), "b");
+  EXPECT_EQ(TakeModelFor("b"), "b");
+  EXPECT_EQ(TakeModelFor("b"), "");
   EXPECT_EQ(queue_.size(), 2U);
-  EXPECT_EQ(TakeModelFor(servable::kAnyBatchKey), "a");
+  EXPECT_EQ(TakeAnyModelFor(), "a");
   EXPECT_EQ(TakeModel(), "c");
 }
 
 TEST_F(RunQueueForBatchesTest, LongMessageStaysAndIsNotPassed) {
   AddPeeked("a", 100);
   AddPeeked("a", 10);
-  EXPECT_EQ(TakeModelFor(KeyOf("a"), 99), "");
+  EXPECT_EQ(TakeModelFor("a", 99), "");
   EXPECT_EQ(queue_.size(), 2U);
-  EXPECT_EQ(TakeModelFor(KeyOf("a"), 100), "a");
+  EXPECT_EQ(TakeModelFor("a", 100), "a");
 }
 
 TEST_F(RunQueueForBatchesTest, OnlyTheOldestRequestsAreLookedAt) {
+  for (size_t i = 0; i < servable::kLookedAtMax; ++i) AddPeeked("a.other");
+  AddPeeked("a");
+  EXPECT_EQ(TakeModelFor("a"), "");
+  EXPECT_EQ(TakeModel(), "a");
+  EXPECT_EQ(TakeModelFor("a"), "a");
+}
+
+TEST_F(RunQueueForBatchesTest, RequestsOfOthersHideNone) {
   for (size_t i = 0; i < servable::kLookedAtMax; ++i) AddPeeked("a");
   AddPeeked("b");
-  EXPECT_EQ(TakeModelFor(KeyOf("b")), "");
-  EXPECT_EQ(TakeModelFor(KeyOf("a")), "a");
-  EXPECT_EQ(TakeModelFor(KeyOf("b")), "b");
+  EXPECT_EQ(TakeModelFor("b"), "b");
 }
 
 TEST_F(RunQueueForBatchesTest, APausedModelIsNotTakenAndOthersAre) {
   for (const char* model : {"a", "b", "b"}) AddPeeked(model);
   queue_.SetPausedModels({"a"}, now_ns_);
-  EXPECT_EQ(TakeModelFor(KeyOf("a")), "");
-  EXPECT_EQ(TakeModelFor(servable::kAnyBatchKey), "");
-  EXPECT_EQ(TakeModelFor(KeyOf("b")), "b");
+  EXPECT_EQ(TakeModelFor("a"), "");
+  EXPECT_EQ(TakeAnyModelFor(), "b");
   queue_.SetPausedModels({}, now_ns_);
-  EXPECT_EQ(TakeModelFor(KeyOf("a")), "a");
-  EXPECT_EQ(TakeModelFor(servable::kAnyBatchKey), "b");
+  EXPECT_EQ(TakeModelFor("a"), "a");
+  EXPECT_EQ(TakeModelFor("b"), "b");
 }
 
 TEST_F(RunQueueForBatchesTest, WithoutABatchedModelNoKeyIsMade) {
   batches_.Remove({});
   AddPeeked("a");
-  EXPECT_EQ(TakeModelFor(KeyOf("a")), "");
-  EXPECT_EQ(TakeModelFor(servable::kAnyBatchKey), "a");
+  EXPECT_EQ(TakeModelFor("a"), "");
+  EXPECT_EQ(TakeAnyModelFor(), "a");
 }
 
 // Ten requests leave in each step of 1 ms, nine of them for a batch: the pace is 0.1 ms.
@@ -297,11 +306,137 @@ TEST_F(RunQueueForBatchesTest, RequestsOfABatchCountForThePace) {
   for (int step = 0; step < 100; ++step) {
     now_ns_ += kMs;
     ASSERT_EQ(TakeModel(), "a");
-    for (int i = 0; i < 9; ++i) ASSERT_EQ(TakeModelFor(KeyOf("a")), "a");
+    for (int i = 0; i < 9; ++i) ASSERT_EQ(TakeModelFor("a"), "a");
   }
   // A thousand requests wait: for 100 ms at that pace, and the oldest has waited as long.
-  EXPECT_FALSE(Add("900m"));
-  EXPECT_TRUE(Add("1100m"));
+  EXPECT_FALSE(Add("900m", "a"));
+  EXPECT_TRUE(Add("1100m", "a"));
+}
+
+// --- Fairness among models ---
+
+TEST_F(RunQueueTest, ABurstOfOneModelLetsAnotherPass) {
+  for (int i = 0; i < 1'000; ++i) ASSERT_TRUE(Add("", "busy"));
+  ASSERT_EQ(TakeModel(), "busy");
+  ASSERT_TRUE(Add("", "quiet"));
+  EXPECT_EQ(TakeModel(), "quiet");
+  EXPECT_EQ(TakeModel(), "busy");
+}
+
+TEST_F(RunQueueTest, AnOverloadedModelRefusesItsOwnRequestsOnly) {
+  ASSERT_TRUE(Add(""));
+  Stand(RunQueue::kStandingNs, 10 * kMs);
+  now_ns_ += 20 * kMs;
+  EXPECT_FALSE(Add("199m"));
+  EXPECT_TRUE(Add("199m", "quiet"));
+  EXPECT_EQ(TakeModel(), "quiet");
+}
+
+// Threads that serve random loads of models with random costs.
+class FairnessTest : public RunQueueTest {
+ protected:
+  // A thread's run: of this model, until that time.
+  struct Running {
+    std::string model;
+    int64_t end_ns = 0;
+    int64_t ns = 0;
+  };
+
+  // Lets the thread that is free first take a request. Returns its model.
+  std::string Serve() {
+    const auto thread = std::min_element(
+        threads_.begin(), threads_.end(),
+        [](const Running& one, const Running& other) { return one.end_ns < other.end_ns; });
+    now_ns_ = std::max(now_ns_, thread->end_ns);
+    const std::shared_ptr<RunnableCall> call =
+        queue_.Take(now_ns_, {ModelKeyOf(thread->model), thread->ns, 1});
+    if (call == nullptr) return "";
+    std::uniform_real_distribution<double> spread(0.5, 1.5);
+    const std::string model = call->PeekModelName();
+    const auto ns = static_cast<int64_t>(static_cast<double>(cost_ns_[model]) * spread(random_));
+    *thread = {model, now_ns_ + ns, ns};
+    served_ns_[model] += ns;
+    return model;
+  }
+
+  std::mt19937 random_;
+  std::map<std::string, int64_t> cost_ns_;
+  std::map<std::string, int64_t> served_ns_;
+  std::vector<Running> threads_;
+};
+
+// Models that always have requests get the same time of the threads, whatever a request costs.
+TEST_F(FairnessTest, BusyModelsGetEqualTime) {
+  for (unsigned seed = 0; seed < 8; ++seed) {
+    random_.seed(seed);
+    served_ns_.clear();
+    threads_.assign(1 + seed, {"a", now_ns_, kMs});
+    cost_ns_ = {{"a", kMs}, {"b", 1 + random_() % (30 * kMs)}, {"c", 1 + random_() % (3 * kMs)}};
+    for (const auto& [model, cost] : cost_ns_) {
+      for (int i = 0; i < 10; ++i) ASSERT_TRUE(Add("", model));
+    }
+    const auto longest = std::max_element(
+        cost_ns_.begin(), cost_ns_.end(),
+        [](const auto& one, const auto& other) { return one.second < other.second; });
+    const int64_t end_ns = now_ns_ + 100 * longest->second;
+    while (now_ns_ < end_ns) {
+      const std::string model = Serve();
+      ASSERT_TRUE(Add("", model));
+    }
+    int64_t all_ns = 0;
+    for (const auto& [model, ns] : served_ns_) all_ns += ns;
+    for (const auto& [model, ns] : served_ns_) {
+      const double share = static_cast<double>(ns) / static_cast<double>(all_ns);
+      EXPECT_NEAR(share, 1.0 / 3, 0.05) << model << " of seed " << seed;
+    }
+    while (queue_.Take(now_ns_) != nullptr) {
+    }
+  }
+}
+
+// While a model has requests, a busy model gets no more of the threads' time than it, but for one
+// request of each, and what the runs under way take less than expected.
+TEST_F(FairnessTest, AModelBelowItsShareWaitsForNoQueue) {
+  constexpr int64_t kBusyNs = 5 * kMs;
+  constexpr int64_t kQuietNs = kMs / 2;
+  cost_ns_ = {{"busy", kBusyNs}, {"quiet", kQuietNs}};
+  for (unsigned seed = 0; seed < 8; ++seed) {
+    random_.seed(seed);
+    threads_.assign(1 + seed, {"busy", now_ns_, kBusyNs});
+    const auto thread_count = static_cast<int64_t>(threads_.size());
+    const int64_t slack_ns = 2 * (kBusyNs + kQuietNs) + thread_count * kBusyNs / 2;
+    for (int i = 0; i < 1'200; ++i) ASSERT_TRUE(Add("", "busy"));
+    // Costs are not known at first.
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(Add("", "quiet"));
+    for (int i = 0; i < 100; ++i) (void)Serve();
+    // A fifth of the threads' time.
+    std::exponential_distribution<double> interval(0.2 * static_cast<double>(thread_count) /
+                                                   static_cast<double>(kQuietNs));
+    double arrival_ns = static_cast<double>(now_ns_);
+    int64_t waiting_count = 0;
+    int64_t waited_count = 0;
+    for (int i = 0; i < 1'000; ++i) {
+      for (; arrival_ns < static_cast<double>(now_ns_); arrival_ns += interval(random_)) {
+        ASSERT_TRUE(Add("", "quiet"));
+        if (++waiting_count == 1) served_ns_.clear();
+        ++waited_count;
+      }
+      if (Serve() == "quiet") --waiting_count;
+      if (waiting_count > 0) ASSERT_LE(served_ns_["busy"], served_ns_["quiet"] + slack_ns) << seed;
+    }
+    EXPECT_GT(waited_count, 100);
+    while (queue_.Take(now_ns_) != nullptr) {
+    }
+  }
+}
+
+// Models without number are forgotten once they have no request.
+TEST_F(RunQueueTest, NamesOfNoModelLeaveNothing) {
+  for (int i = 0; i < 20'000; ++i) {
+    ASSERT_TRUE(Add("", "no-model-" + std::to_string(i)));
+    ASSERT_NE(TakeModel(), "");
+  }
+  EXPECT_LT(queue_.known_count(), 2'000U);
 }
 
 // Over random orders: each request that was added comes out once, those of one model in order.
@@ -314,7 +449,8 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
     std::map<std::string, std::vector<const Call*>> taken;
     const auto take = [&](bool is_for_batch = false) {
       const std::shared_ptr<RunnableCall> call =
-          is_for_batch ? queue.TakeFor(servable::kAnyBatchKey, 1'000) : queue.Take(now_ns_);
+          is_for_batch ? queue.TakeFor(kNoModelKey, servable::kAnyBatchKey, 1'000)
+                       : queue.Take(now_ns_);
       if (call != nullptr) taken[call->PeekModelName()].push_back(call.get());
       if (call != nullptr) kept_.push_back(call);
       return call != nullptr;

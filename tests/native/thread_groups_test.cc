@@ -269,7 +269,7 @@ TEST(ThreadGroupsTest, TooManyOfAKeyIsCountedOverAllQueues) {
     EXPECT_TRUE(request.Begin(&method, {}, 1).ok());
     EXPECT_TRUE(request.AddData("", &space, 1).ok());
     auto call = std::make_shared<StreamCall>(carrier, &limits, 1, request.Take(), CallAccount());
-    call->PeekBatchKey();
+    call->PeekQueueKeys();
     Calls calls = {std::move(call)};
     return groups.Add(&groups[group], calls.begin(), calls.end(), 1).too_many.size();
   };

@@ -205,7 +205,7 @@ class Conversation final : public rpc::CallCarrier {
   void HandleDue() {
     for (const auto& call : std::exchange(context_.due, {})) {
       if (!call->Arrive()) continue;
-      call->PeekBatchKey();
+      call->PeekQueueKeys();
       call->Read();
       rpc::CallBeingAnswered request(call);
       NothingWaits nothing;
