@@ -13,7 +13,7 @@ using Calls = std::vector<std::shared_ptr<RunnableCall>>;
 constexpr int64_t kCostRuns = 8;
 // A request costs its thread at least this.
 constexpr int64_t kCostNsMin = 1'000;
-// So many models keep their cost while they have no request.
+// The number of models that keep their cost while they have no request.
 constexpr size_t kIdleShares = 256;
 
 }  // namespace

@@ -159,7 +159,7 @@ class RunQueue {
   const servable::BatchRegistry& batches_;
   const size_t short_count_;
   std::mutex mutex_;
-  // Of all models with requests, and of some without, whose cost is kept.
+  // The shares of all models with requests, and some without, whose cost is kept.
   std::unordered_map<ModelKey, std::unique_ptr<Share>> shares_;
   size_t shares_max_ = 0;  // at which idle ones are dropped
   std::set<Place> order_;  // of the queues with requests that may run

@@ -142,7 +142,7 @@ TEST_F(AdmissionOfCallsTest, RequestWithUnreadableModelCountsForNoModel) {
   EXPECT_EQ(admission_->in_flight_count(), 0);
 }
 
-// Of one model, because an extra thread would serve others beside a model that has them all.
+// Requests of one model, because an extra thread would serve others beside a model that has all.
 TEST_F(AdmissionOfCallsTest, QueuedRequestsRunInTheOrderOfTheirArrival) {
   std::mutex mutex;
   std::vector<int64_t> order;
