@@ -65,7 +65,7 @@ class Machine:
             "start_timeout_seconds": _START_SECONDS,
         }
         if not self.autotunes:
-            flags["accelerator_autotuning_seconds"] = 0
+            flags["accelerator_autotuning"] = "never"
             flags["accelerator_cache_directory"] = self.cache_directory / _NOT_AUTOTUNED
         if self.library_path:
             flags["environment"] = {"LD_LIBRARY_PATH": self.library_path}

@@ -219,11 +219,18 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "DIRECTORY",
     ),
     Flag(
+        "accelerator_autotuning",
+        choice("never", "start", "always"),
+        ServerConfig.accelerator_autotuning,
+        "when programs for a GPU are autotuned: before the server is ready (start), also for graphs that come "
+        "later, in another process that their loads wait for (always), or never",
+    ),
+    Flag(
         "accelerator_autotuning_seconds",
-        seconds_not_negative(WAIT_SECONDS_MAX),
+        seconds_from_one(WAIT_SECONDS_MAX),
         ServerConfig.accelerator_autotuning_seconds,
-        "the most time of a load for autotuning programs for a GPU, in another process once the server is "
-        "ready; then they are compiled without it. 0: the server never autotunes",
+        "the most time that a load waits for --accelerator_autotuning=always; then its programs are compiled "
+        "without it",
     ),
     Flag(
         "model_memory_limit_bytes",

@@ -133,7 +133,8 @@ class ServerConfig:
     accelerator_memory_fraction: float = 0.9
     accelerator_memory_bytes: int = 0  # of each device; 0: as the fraction says
     accelerator_cache_directory: str = ""  # "": programs are compiled in each load
-    accelerator_autotuning_seconds: float = 300.0  # 0: the server never autotunes
+    accelerator_autotuning: str = "start"
+    accelerator_autotuning_seconds: float = 300.0  # of a load, beside requests
     model_memory_limit_bytes: int = 0  # 0: what the machine or the control group has
     load_priority: str = "idle"
     pin_request_threads: str = "loads"
@@ -256,6 +257,7 @@ def _check_accelerator_flags(flags: Mapping[str, Any]) -> None:
         "accelerator_memory_fraction",
         "accelerator_memory_bytes",
         "accelerator_cache_directory",
+        "accelerator_autotuning",
         "accelerator_autotuning_seconds",
     ):
         if flags[name] != getattr(ServerConfig, name):

@@ -128,7 +128,7 @@ def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
         is_cache_private=not config.accelerator_cache_directory and bool(cache_directory),
         autotuning=_make_autotuning(foundation, plugin, cache_directory),
     )
-    if config.accelerator_autotuning_seconds == 0:
+    if config.accelerator_autotuning == "never":
         use.end_autotuning()
     return use
 
@@ -139,7 +139,7 @@ def _make_autotuning(
     """Makes the autotuning of later loads; None without a flag, a cache or memory for it."""
     config = foundation.config
     share = trial_memory_share(config.accelerator_memory_fraction)
-    if not config.accelerator_autotuning_seconds or not cache_directory:
+    if config.accelerator_autotuning != "always" or not cache_directory:
         return None
     if not share:
         _log.warning(

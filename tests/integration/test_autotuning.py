@@ -72,7 +72,7 @@ class CudaLike:
             accelerator_rows="4",
             environment=environment,
             admin_on_data_port=True,
-            **flags,
+            **({"accelerator_autotuning": "always"} | flags),
         )
 
     def compiled(self) -> Sequence[str]:
@@ -236,7 +236,18 @@ def test_a_server_that_ends_leaves_no_process(
 def test_autotuning_can_be_turned_off(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:
-    server = CudaLike(start_server, tmp_path, plugin, accelerator_autotuning_seconds=0)
+    server = CudaLike(start_server, tmp_path, plugin, accelerator_autotuning="never")
     model = server.host.model(settings=PJRT).serve(layers[0])
     assert server.compiled() == ["server first"]
+    assert untuned_rows(model) == [4]
+
+
+def test_only_the_start_autotunes_by_default(
+    start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
+) -> None:
+    server = CudaLike(start_server, tmp_path, plugin, accelerator_autotuning="start")
+    model = server.host.model(settings=PJRT).serve(layers[0])
+    assert server.compiled() == ["server autotuned"]
+    model.serve(layers[1], 2)
+    assert server.compiled() == ["server autotuned", "server first"]
     assert untuned_rows(model) == [4]

@@ -143,7 +143,8 @@ def test_server_config_refuses_batching_flags(arguments: list[str], message: str
         "memory_fraction=0.5",
         "memory_bytes=7",
         "cache_directory=/var/cache/programs",
-        "autotuning_seconds=0",
+        "autotuning=never",
+        "autotuning_seconds=7",
     ],
 )
 def test_accelerator_flags_need_an_accelerator(flag: str):

@@ -148,7 +148,7 @@ def test_gpu_server_flags_are_the_accelerators(tmp_path: Any):
     assert (flags["accelerator"], flags["accelerator_rows"]) == ("cuda", "1,8")
     assert flags["environment"] == {"LD_LIBRARY_PATH": "/lib"}
     plain = replace(machine, autotunes=False).server_flags(ACCELERATOR)
-    assert plain["accelerator_autotuning_seconds"] == 0
+    assert plain["accelerator_autotuning"] == "never"
     assert plain["accelerator_cache_directory"] != flags["accelerator_cache_directory"]
     assert list(flags["command"])[:3] == ["taskset", "-c", "0,1"]  # type: ignore[call-overload]
 
