@@ -44,7 +44,7 @@ StagingPool::StagingPool(std::shared_ptr<const Client> client, base::ByteBudget*
     : client_(std::move(client)),
       budget_(budget),
       bytes_(RoundUp(bytes, 64)),
-      at_once_(std::clamp<size_t>(kBytesAtOnce / bytes_, 1, kBuffersAtOnce)) {}
+      at_once_(std::clamp<size_t>(kBytesAtOnce / std::max<size_t>(bytes_, 1), 1, kBuffersAtOnce)) {}
 
 StagingPool::Lease StagingPool::Take() {
   {

@@ -168,7 +168,11 @@ void RequestThreads::WaitForEvents(Thread* self) {
   if (runs_first) first = std::move(self->arrived.front());
   QueueArrived(self, group, runs_first ? 1 : 0);
   if (passes_on) PassOn(*self);
-  if (first != nullptr) Run(self, group, first);
+  if (first == nullptr) return;
+  // The first request came from no queue.
+  SettleRun(self);
+  self->charging_group = group;
+  Run(self, group, first);
 }
 
 // Takes a request before it passes the wake-up on, so that no thread is woken for that request.
@@ -230,8 +234,15 @@ void RequestThreads::WakeForQueue(ThreadGroup* group) {
 }
 
 std::shared_ptr<RunnableCall> RequestThreads::TakeNext(Thread* self, ThreadGroup* group) {
-  const EndedRun ended = std::exchange(self->ended, {});
-  return group->queue.Take(self->now_ns, self->ended_group == group ? ended : EndedRun());
+  if (self->charging_group != group) SettleRun(self);
+  self->charging_group = group;
+  return group->queue.Take(self->now_ns, &self->charge);
+}
+
+// Settles the last run of a thread that takes no request of its group next.
+void RequestThreads::SettleRun(Thread* self) {
+  const RunCharge charge = std::exchange(self->charge, {});
+  if (charge.model != kNoModelKey) self->charging_group->queue.Settle(charge);
 }
 
 bool RequestThreads::RunNext(Thread* self, ThreadGroup* group) {
@@ -253,7 +264,6 @@ void RequestThreads::Run(Thread* self, ThreadGroup* group,
     self->call = call;
   }
   self->busy_since_ns.store(begin_ns);
-  self->ended.request_count = 1;
   bool is_greedy = false;
   {
     CallBeingAnswered request(call);
@@ -268,9 +278,7 @@ void RequestThreads::Run(Thread* self, ThreadGroup* group,
   self->now_ns = base::MonotonicNs();
   if (!is_greedy) self->modest_ns.store(self->now_ns, std::memory_order_relaxed);
   self->last_run_ns = self->now_ns - begin_ns;
-  self->ended.model = call->model_key();
-  self->ended.ns = self->last_run_ns;
-  self->ended_group = group;
+  self->charge.took_ns = self->last_run_ns;
   const bool is_longer = self->last_run_ns >= self->run_ns;
   self->run_ns =
       is_longer ? self->last_run_ns : self->run_ns - (self->run_ns - self->last_run_ns) / kFade;
@@ -305,14 +313,13 @@ std::unique_ptr<servable::WaitingRequest> RequestThreads::QueueOfThread::TakeQue
   if (group_.queue.size() == 0) return nullptr;
   self_.call->PeekQueueKeys();
   std::shared_ptr<RunnableCall> call =
-      group_.queue.TakeFor(self_.call->model_key(), key, bytes_max);
-  if (call == nullptr) return nullptr;
-  if (key != servable::kAnyBatchKey) ++self_.ended.request_count;
-  return std::make_unique<CallBeingAnswered>(std::move(call));
+      group_.queue.TakeFor(self_.call->model_key(), key, bytes_max, &self_.charge);
+  return call == nullptr ? nullptr : std::make_unique<CallBeingAnswered>(std::move(call));
 }
 
 bool RequestThreads::LeaveIfSuperfluous(Thread* self) {
-  // Without the lock, because a thread of lower priority may lose its core while it has it.
+  // Without the lock, because a thread of lower priority may lose its core while it has it. For the
+  // same reason it settles nothing.
   if (self->gives_way) return true;
   const bool was_stalled = std::exchange(self->last_run_ns, 0) >= kStallNs;
   if (self->CanRun() && !was_stalled) return false;

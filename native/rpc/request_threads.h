@@ -186,8 +186,8 @@ class RequestThreads final {
     // At first it is kWakeNs, so that a thread without runs wakes another one.
     int64_t run_ns = kWakeNs;
     int64_t last_run_ns = 0;
-    EndedRun ended;  // the last run, for the queue that it came from
-    const ThreadGroup* ended_group = nullptr;
+    RunCharge charge;  // of its last run, in the queue of
+    ThreadGroup* charging_group = nullptr;
   };
 
   struct NewThread {
@@ -212,6 +212,7 @@ class RequestThreads final {
   bool Look(Thread* self, ThreadGroup* group, bool wakes = true);
   void WaitForEvents(Thread* self);
   std::shared_ptr<RunnableCall> TakeNext(Thread* self, ThreadGroup* group);
+  void SettleRun(Thread* self);
   bool RunNext(Thread* self, ThreadGroup* group);
   void RunNextOfAny(Thread* self);
   void PassOn(const Thread& self);

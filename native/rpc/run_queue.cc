@@ -49,7 +49,7 @@ bool RunQueue::IsTooLate(const RunnableCall& call, int64_t now_ns) {
   const Share* const share = Find(call.model_key());
   if (share == nullptr || share->is_paused) return false;
   const ModelQueue& queue = share->queue;
-  if (queue.is_empty() || queue.size() < short_count_) return false;
+  if (queue.is_empty() || size() < short_count_) return false;
   if (queue.StandingNs(now_ns) < kStandingNs) return false;
   const int64_t deadline_ns = call.run_context().deadline_ns;
   // An expired request is taken, and answered with DEADLINE_EXCEEDED: no other server would help.
@@ -98,9 +98,10 @@ bool RunQueue::MayPass(RunnableCall* arrived) {
 
 // --- Taking ---
 
-std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns, const EndedRun& ended) {
+std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns, RunCharge* charge) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Learn(ended);
+  SettleLocked(*charge);
+  *charge = {};
   std::shared_ptr<RunnableCall> taken;
   if (!unwanted_.empty()) {
     taken = std::move(unwanted_.back());
@@ -108,6 +109,7 @@ std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns, const EndedRun& end
   } else if (Share* const first = First(); first != nullptr) {
     served_ns_ = std::max(served_ns_, first->start_ns);
     taken = first->queue.TakeFirst(now_ns);
+    *charge = {first->queue.model(), CostNs(*first), 1, period_, 0};
     EndTaking(first);
   }
   if (taken != nullptr) TakeFromSize(1);
@@ -115,16 +117,43 @@ std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns, const EndedRun& end
 }
 
 std::shared_ptr<RunnableCall> RunQueue::TakeFor(ModelKey model, servable::BatchKey key,
-                                                size_t bytes_max) {
+                                                size_t bytes_max, RunCharge* charge) {
   if (size_.load(std::memory_order_relaxed) == 0) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
-  Share* const share = key == servable::kAnyBatchKey ? First() : Find(model);
-  if (share == nullptr || share->is_paused) return nullptr;
-  std::shared_ptr<RunnableCall> taken = share->queue.TakeFor(key, bytes_max);
+  std::shared_ptr<RunnableCall> taken;
+  Share* const share = FindWith(model, key, bytes_max, &taken);
   if (taken == nullptr) return nullptr;
+  // The first request of this run did not come from the queue.
+  if (charge->model == kNoModelKey) *charge = {model, 0, 1, period_, 0};
+  if (charge->model == share->queue.model()) {
+    charge->charged_ns += CostNs(*share);
+    ++charge->request_count;
+  }
   EndTaking(share);
   TakeFromSize(1);
   return taken;
+}
+
+// Takes a request from the model's queue, or else from one that has it. Returns that queue.
+RunQueue::Share* RunQueue::FindWith(ModelKey model, servable::BatchKey key, size_t bytes_max,
+                                    std::shared_ptr<RunnableCall>* taken) {
+  Share* const own = key == servable::kAnyBatchKey ? First() : Find(model);
+  if (own != nullptr && !own->is_paused) *taken = own->queue.TakeFor(key, bytes_max);
+  if (*taken != nullptr || key == servable::kAnyBatchKey) return own;
+  size_t looked_at_count = 0;
+  for (const Place& place : order_) {
+    if (looked_at_count >= servable::kLookedAtMax) break;
+    if (place.share == own) continue;
+    looked_at_count += place.share->queue.size();
+    *taken = place.share->queue.TakeFor(key, bytes_max);
+    if (*taken != nullptr) return place.share;
+  }
+  return nullptr;
+}
+
+void RunQueue::Settle(const RunCharge& charge) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  SettleLocked(charge);
 }
 
 // --- The order of the models ---
@@ -158,7 +187,10 @@ void RunQueue::DropIdleShares() {
 
 // Puts a queue that is not empty any more into the order.
 void RunQueue::Enter(Share* share) {
-  if (order_.empty()) served_ns_ = latest_ns_;
+  if (order_.empty()) {
+    served_ns_ = latest_ns_;
+    ++period_;
+  }
   share->start_ns = std::max(share->start_ns, served_ns_);
   order_.insert(PlaceOf(share));
 }
@@ -178,12 +210,12 @@ void RunQueue::EndTaking(Share* share) {
   SetTag(share, share->start_ns + CostNs(*share));
 }
 
-// Puts right what the requests of a run were charged.
-void RunQueue::Learn(const EndedRun& ended) {
-  Share* const share = ended.model == kNoModelKey ? nullptr : Find(ended.model);
+void RunQueue::SettleLocked(const RunCharge& charge) {
+  if (charge.model == kNoModelKey || charge.took_ns == 0) return;
+  Share* const share = Find(charge.model);
   if (share == nullptr) return;
-  SetTag(share, share->start_ns + ended.ns - ended.request_count * CostNs(*share));
-  const int64_t cost_ns = std::max(ended.ns / ended.request_count, kCostNsMin);
+  if (charge.period == period_) SetTag(share, share->start_ns + charge.took_ns - charge.charged_ns);
+  const int64_t cost_ns = std::max(charge.took_ns / charge.request_count, kCostNsMin);
   share->cost_ns += share->cost_ns == 0 ? cost_ns : (cost_ns - share->cost_ns) / kCostRuns;
 }
 

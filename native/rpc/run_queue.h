@@ -25,11 +25,13 @@ struct WaitingElsewhere {
   std::map<servable::BatchKey, int64_t> counts_by_key;
 };
 
-// The run of a thread that asks for the next request.
-struct EndedRun {
-  ModelKey model = kNoModelKey;  // kNoModelKey: the thread has run nothing from this queue
-  int64_t ns = 0;
-  int64_t request_count = 1;  // that the run answered
+// What the requests of a thread's run were charged, for the end of the run.
+struct RunCharge {
+  ModelKey model = kNoModelKey;  // kNoModelKey: no request of the run came from the queue
+  int64_t charged_ns = 0;
+  int64_t request_count = 0;  // that the run answers
+  int64_t period = 0;         // of the queue
+  int64_t took_ns = 0;        // set after the run; 0: it has not ended
 };
 
 // The requests that wait for a thread: a queue for each model. A free thread takes the oldest
@@ -44,8 +46,8 @@ struct EndedRun {
 // waits.
 //
 // Promise: while a model has requests here, no other model's requests take more of the threads'
-// time than its own do, but for one request of each, and for what the runs under way take more or
-// less than expected.
+// time than its own do, but for one run of each, and for what the runs under way take more or less
+// than expected.
 //
 // Overload. A queue that empties now and then holds a burst, all of which is served. A model's
 // queue that has not emptied for kStandingNs shows an overload: each request that joins it waits as
@@ -53,8 +55,9 @@ struct EndedRun {
 // if it would wait longer than 1/kDelayShare of the time that its deadline leaves. So the requests
 // that are answered are answered early, and clients learn at once that they should use another
 // server. The rule follows CoDel (RFC 8289), with a target that the client chooses: a request with
-// a distant deadline may wait, and a request without a deadline always may. A short queue refuses
-// nothing, because runs that last seconds make requests wait without an overload too.
+// a distant deadline may wait, and a request without a deadline always may. While few requests wait
+// in all, none is refused, because runs that last seconds make requests wait without an overload
+// too.
 //
 // The expected wait of a request is the time that its model's queue needs for the requests before
 // it, at the pace of the last requests taken, and at least as long as the oldest has waited
@@ -69,8 +72,7 @@ class RunQueue {
   // A request of a model of which no run is known counts as so long.
   static constexpr int64_t kUnknownCostNs = 100'000;
 
-  // A model's queue of fewer than `short_count` requests is short, and refuses none as too late.
-  // Borrows `batches`.
+  // While fewer than `short_count` requests wait, none is refused as too late. Borrows `batches`.
   RunQueue(const servable::BatchRegistry& batches, size_t short_count)
       : batches_(batches), short_count_(short_count) {}
 
@@ -90,14 +92,19 @@ class RunQueue {
   // True if a request that has just arrived may run at once: nothing waits that may run, and its
   // model may run.
   bool MayPass(RunnableCall* arrived);
-  // Returns the request that is next; null if none waits whose model may run now. `ended` is the
-  // thread's last run.
-  std::shared_ptr<RunnableCall> Take(int64_t now_ns, const EndedRun& ended = {});
+  // Returns the request that is next; null if none waits whose model may run now. Settles the
+  // charge of the thread's last run first, and sets it to that of the next one.
+  std::shared_ptr<RunnableCall> Take(int64_t now_ns, RunCharge* charge);
   // Returns the oldest request of `model` and `key`, for a thread that runs another request. With
   // servable::kAnyBatchKey it is the oldest one that is not compressed of the model that is next.
-  // Returns null if its message is longer than `bytes_max`, if there is none among the model's
-  // oldest servable::kLookedAtMax, or if the model may not run now.
-  std::shared_ptr<RunnableCall> TakeFor(ModelKey model, servable::BatchKey key, size_t bytes_max);
+  // Looks at other models if `model` has none, because a request that has a turn within another
+  // one's run may have a batch, too. Returns null if its message is longer than `bytes_max`, if
+  // there is none among a model's oldest servable::kLookedAtMax, or if the model may not run now.
+  // Adds to `charge` what a request of its model was charged.
+  std::shared_ptr<RunnableCall> TakeFor(ModelKey model, servable::BatchKey key, size_t bytes_max,
+                                        RunCharge* charge);
+  // Puts right what the requests of a run that has ended were charged, and learns from it.
+  void Settle(const RunCharge& charge);
   // Sets the models that may not run now, because they have their share of the threads. Their
   // requests stay in the queue, in their order, as long as their clients wait. Call it again now
   // and then, because it also lets Take return requests whose deadline has come.
@@ -146,7 +153,9 @@ class RunQueue {
   void Enter(Share* share);
   void SetTag(Share* share, int64_t start_ns);
   void EndTaking(Share* share);
-  void Learn(const EndedRun& ended);
+  void SettleLocked(const RunCharge& charge);
+  Share* FindWith(ModelKey model, servable::BatchKey key, size_t bytes_max,
+                  std::shared_ptr<RunnableCall>* taken);
   void DropIdleShares();
   bool IsTooLate(const RunnableCall& call, int64_t now_ns);
   bool IsTooMany(const RunnableCall& call, const WaitingElsewhere& elsewhere) const;
@@ -166,6 +175,7 @@ class RunQueue {
   int64_t last_filled_id_ = 0;
   int64_t served_ns_ = 0;  // the tag of the last request that Take returned
   int64_t latest_ns_ = 0;  // the highest tag so far
+  int64_t period_ = 0;     // since something waits; a charge of an earlier one is not put right
   std::set<ModelKey> paused_models_;
   std::vector<std::shared_ptr<RunnableCall>> unwanted_;  // of paused models, for Take
   alignas(64) std::atomic<size_t> size_{0};

@@ -603,7 +603,7 @@ PJRT_Error* BufferToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
     StartLateCopyOut(args);
     return nullptr;
   }
-  std::memcpy(args->dst, elements.data(), args->dst_size);
+  if (args->dst_size > 0) std::memcpy(args->dst, elements.data(), args->dst_size);
   const int64_t done_ns = EndOf(std::max(args->src->ready_ns, millpond::base::MonotonicNs()),
                                 controls.transfer_out_ns, &controls.link_out_free_ns);
   Log(done_ns, &controls.transfer_out_end_ns);

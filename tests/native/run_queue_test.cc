@@ -65,7 +65,8 @@ class RunQueueTest : public ::testing::Test {
     return queue_.Add(calls.begin(), calls.end(), now_ns_).too_late.empty();
   }
   std::string TakeModel() {
-    const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_);
+    RunCharge charge;
+    const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_, &charge);
     return call == nullptr ? "" : call->PeekModelName();
   }
   // Lets time pass in a queue of one request that never empties.
@@ -86,6 +87,7 @@ class RunQueueTest : public ::testing::Test {
   int32_t stream_ = -1;
   ReceiveSpace space_;
   RunQueue queue_{batches_, 1};
+  RunCharge charge_;
   std::vector<std::shared_ptr<RunnableCall>> kept_;  // so that no two calls have one address
 };
 
@@ -135,7 +137,8 @@ TEST_F(RunQueueTest, AnswersOfAnOverloadAreEarlyAndNoThreadIsIdle) {
       arrival_ns += interval(random);
     }
     now_ns_ = end_ns;
-    const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_);
+    RunCharge charge;
+    const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_, &charge);
     ASSERT_NE(call, nullptr);
     // The first requests come before the overload is known to last.
     const bool is_standing = begin_ns[call.get()] > start_ns + 3 * RunQueue::kStandingNs;
@@ -211,6 +214,8 @@ TEST_F(RunQueueTest, PausedRequestsRefuseNoOthers) {
   queue_.SetPausedModels({}, now_ns_);
   now_ns_ += RunQueue::kStandingNs / 2;
   EXPECT_TRUE(Add("1S", "quick"));
+  // The wait of the slow model's request counts from when it may run.
+  EXPECT_TRUE(Add("1S", "slow"));
 }
 
 // A thread that looked for a request and held all back has left the queue empty.
@@ -241,10 +246,11 @@ class RunQueueForBatchesTest : public RunQueueTest {
     ASSERT_TRUE(queue_.Add(calls.begin(), calls.end(), now_ns_).too_late.empty());
   }
   std::string TakeModelFor(const std::string& model, size_t bytes_max = 1'000) {
-    return NameOf(queue_.TakeFor(ModelKeyOf(model), servable::BatchKeyOf(model, ""), bytes_max));
+    return NameOf(
+        queue_.TakeFor(ModelKeyOf(model), servable::BatchKeyOf(model, ""), bytes_max, &charge_));
   }
   std::string TakeAnyModelFor() {
-    return NameOf(queue_.TakeFor(kNoModelKey, servable::kAnyBatchKey, 1'000));
+    return NameOf(queue_.TakeFor(kNoModelKey, servable::kAnyBatchKey, 1'000, &charge_));
   }
   static std::string NameOf(const std::shared_ptr<RunnableCall>& call) {
     return call == nullptr ? "" : call->PeekModelName();
@@ -313,6 +319,37 @@ TEST_F(RunQueueForBatchesTest, RequestsOfABatchCountForThePace) {
   EXPECT_TRUE(Add("1100m", "a"));
 }
 
+// The first request of this run came straight from the network: its part is charged at the end.
+TEST_F(RunQueueForBatchesTest, ARunThatTookMoreFromTheQueueIsChargedWhole) {
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Add("", "a"));
+  RunCharge charge;
+  ASSERT_NE(queue_.TakeFor(ModelKeyOf("a"), servable::BatchKeyOf("a", ""), 1'000, &charge),
+            nullptr);
+  EXPECT_EQ(charge.request_count, 2);
+  charge.took_ns = 40 * kMs;
+  queue_.Settle(charge);
+  // Two more requests of 20 ms fit in none of the time that the other model may have first.
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(Add("", "b"));
+  EXPECT_EQ(TakeModel(), "b");
+  EXPECT_EQ(TakeModel(), "b");
+  EXPECT_EQ(TakeModel(), "a");
+}
+
+// Within the run of one model a request of another has a turn, and may have a batch.
+TEST_F(RunQueueForBatchesTest, ABatchOfAnotherModelIsFoundByItsKey) {
+  AddPeeked("a");
+  AddPeeked("b");
+  RunCharge charge{ModelKeyOf("a"), 0, 1, 0, 0};
+  const auto take = [&](const std::string& name) {
+    return NameOf(queue_.TakeFor(ModelKeyOf("a"), servable::BatchKeyOf(name, ""), 1'000, &charge));
+  };
+  EXPECT_EQ(take("b"), "b");
+  EXPECT_EQ(charge.request_count, 1);
+  EXPECT_EQ(take("b"), "");
+  EXPECT_EQ(take("a"), "a");
+  EXPECT_EQ(charge.request_count, 2);
+}
+
 // --- Fairness among models ---
 
 TEST_F(RunQueueTest, ABurstOfOneModelLetsAnotherPass) {
@@ -335,11 +372,10 @@ TEST_F(RunQueueTest, AnOverloadedModelRefusesItsOwnRequestsOnly) {
 // Threads that serve random loads of models with random costs.
 class FairnessTest : public RunQueueTest {
  protected:
-  // A thread's run: of this model, until that time.
+  // A thread's run, until that time.
   struct Running {
-    std::string model;
     int64_t end_ns = 0;
-    int64_t ns = 0;
+    RunCharge charge;
   };
 
   // Lets the thread that is free first take a request. Returns its model.
@@ -348,13 +384,13 @@ class FairnessTest : public RunQueueTest {
         threads_.begin(), threads_.end(),
         [](const Running& one, const Running& other) { return one.end_ns < other.end_ns; });
     now_ns_ = std::max(now_ns_, thread->end_ns);
-    const std::shared_ptr<RunnableCall> call =
-        queue_.Take(now_ns_, {ModelKeyOf(thread->model), thread->ns, 1});
+    const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_, &thread->charge);
     if (call == nullptr) return "";
     std::uniform_real_distribution<double> spread(0.5, 1.5);
     const std::string model = call->PeekModelName();
     const auto ns = static_cast<int64_t>(static_cast<double>(cost_ns_[model]) * spread(random_));
-    *thread = {model, now_ns_ + ns, ns};
+    thread->end_ns = now_ns_ + ns;
+    thread->charge.took_ns = ns;
     served_ns_[model] += ns;
     return model;
   }
@@ -370,7 +406,7 @@ TEST_F(FairnessTest, BusyModelsGetEqualTime) {
   for (unsigned seed = 0; seed < 8; ++seed) {
     random_.seed(seed);
     served_ns_.clear();
-    threads_.assign(1 + seed, {"a", now_ns_, kMs});
+    threads_.assign(1 + seed, {now_ns_, {}});
     cost_ns_ = {{"a", kMs}, {"b", 1 + random_() % (30 * kMs)}, {"c", 1 + random_() % (3 * kMs)}};
     for (const auto& [model, cost] : cost_ns_) {
       for (int i = 0; i < 10; ++i) ASSERT_TRUE(Add("", model));
@@ -389,7 +425,7 @@ TEST_F(FairnessTest, BusyModelsGetEqualTime) {
       const double share = static_cast<double>(ns) / static_cast<double>(all_ns);
       EXPECT_NEAR(share, 1.0 / 3, 0.05) << model << " of seed " << seed;
     }
-    while (queue_.Take(now_ns_) != nullptr) {
+    while (!TakeModel().empty()) {
     }
   }
 }
@@ -402,7 +438,7 @@ TEST_F(FairnessTest, AModelBelowItsShareWaitsForNoQueue) {
   cost_ns_ = {{"busy", kBusyNs}, {"quiet", kQuietNs}};
   for (unsigned seed = 0; seed < 8; ++seed) {
     random_.seed(seed);
-    threads_.assign(1 + seed, {"busy", now_ns_, kBusyNs});
+    threads_.assign(1 + seed, {now_ns_, {}});
     const auto thread_count = static_cast<int64_t>(threads_.size());
     const int64_t slack_ns = 2 * (kBusyNs + kQuietNs) + thread_count * kBusyNs / 2;
     for (int i = 0; i < 1'200; ++i) ASSERT_TRUE(Add("", "busy"));
@@ -425,9 +461,23 @@ TEST_F(FairnessTest, AModelBelowItsShareWaitsForNoQueue) {
       if (waiting_count > 0) ASSERT_LE(served_ns_["busy"], served_ns_["quiet"] + slack_ns) << seed;
     }
     EXPECT_GT(waited_count, 100);
-    while (queue_.Take(now_ns_) != nullptr) {
+    while (!TakeModel().empty()) {
     }
   }
+}
+
+// A run that ends after the queue was empty leaves neither a debt nor a credit.
+TEST_F(RunQueueTest, AnOldRunIsNoDebt) {
+  ASSERT_TRUE(Add("", "slow"));
+  RunCharge charge;
+  ASSERT_NE(queue_.Take(now_ns_, &charge), nullptr);
+  charge.took_ns = 5'000 * kMs;
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(Add("", "slow"));
+    ASSERT_TRUE(Add("", "quick"));
+  }
+  queue_.Settle(charge);
+  EXPECT_EQ(TakeModel(), "slow");
 }
 
 // Models without number are forgotten once they have no request.
@@ -449,8 +499,8 @@ TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
     std::map<std::string, std::vector<const Call*>> taken;
     const auto take = [&](bool is_for_batch = false) {
       const std::shared_ptr<RunnableCall> call =
-          is_for_batch ? queue.TakeFor(kNoModelKey, servable::kAnyBatchKey, 1'000)
-                       : queue.Take(now_ns_);
+          is_for_batch ? queue.TakeFor(kNoModelKey, servable::kAnyBatchKey, 1'000, &charge_)
+                       : queue.Take(now_ns_, &charge_);
       if (call != nullptr) taken[call->PeekModelName()].push_back(call.get());
       if (call != nullptr) kept_.push_back(call);
       return call != nullptr;

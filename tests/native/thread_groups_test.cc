@@ -141,7 +141,8 @@ class GroupsUnderTest {
         groups_.Add(group, arrived.begin() + 1, arrived.end(), 1);
         WakeForQueue(group);
       } else if (ThreadGroup* const queued = groups_.FindQueued(home)) {
-        next = queued->queue.Take(1);
+        RunCharge charge;
+        next = queued->queue.Take(1, &charge);
       }
       if (is_woken || has_queued) PassOn();
       if (next != nullptr) Run(*next);
@@ -158,7 +159,8 @@ class GroupsUnderTest {
     if (const ThreadGroup* const spare = groups_.FindSpare(group)) doors_[spare->index].Wake();
   }
   bool RunNext(ThreadGroup* group) {
-    const std::shared_ptr<RunnableCall> call = group->queue.Take(1);
+    RunCharge charge;
+    const std::shared_ptr<RunnableCall> call = group->queue.Take(1, &charge);
     if (call == nullptr) return false;
     WakeForQueue(group);
     Run(*call);
