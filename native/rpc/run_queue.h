@@ -25,7 +25,7 @@ struct WaitingElsewhere {
   std::map<servable::BatchKey, int64_t> counts_by_key;
 };
 
-// What the requests of a thread's run were charged, for the end of the run.
+// The charge for the requests of a thread's run, for the end of the run.
 struct RunCharge {
   ModelKey model = kNoModelKey;  // kNoModelKey: no request of the run came from the queue
   int64_t charged_ns = 0;
