@@ -404,7 +404,9 @@ LateDevice::StepPtr StartLateCopy(LateDevice::Lane lane, std::vector<LateDevice:
 void StartLateCopyIn(PJRT_Client_BufferFromHostBuffer_Args* args) {
   const auto* const from = static_cast<const char*>(args->data);
   const auto work = [from, memory = args->buffer->memory, fault = LateFault()] {
-    if (fault.empty()) std::memcpy(memory->elements.data(), from, memory->bytes());
+    if (fault.empty() && memory->bytes() > 0) {
+      std::memcpy(memory->elements.data(), from, memory->bytes());
+    }
     return fault;
   };
   args->buffer->written =
@@ -521,7 +523,7 @@ void StartLatePart(const PJRT_AsyncHostToDeviceTransferManager_TransferData_Args
   const auto bytes = static_cast<size_t>(args.transfer_size);
   const auto work = [from, bytes, offset = args.offset, memory = buffer->memory,
                      fault = LateFault()] {
-    if (fault.empty()) std::memcpy(PlaceIn(*memory, offset), from, bytes);
+    if (fault.empty() && bytes > 0) std::memcpy(PlaceIn(*memory, offset), from, bytes);
     return fault;
   };
   std::vector<LateDevice::StepPtr> after;
@@ -582,7 +584,9 @@ void StartLateCopyOut(PJRT_Buffer_ToHostBuffer_Args* args) {
                      fault = LateFault()] {
     millpond::base::SleepNs(took_ns);
     std::fill_n(reinterpret_cast<float*>(to), memory->elements.size(), kScribble);
-    if (fault.empty()) std::memcpy(to, memory->elements.data(), memory->bytes());
+    if (fault.empty() && memory->bytes() > 0) {
+      std::memcpy(to, memory->elements.data(), memory->bytes());
+    }
     return fault;
   };
   args->event = MakeEvent(StartLateCopy(LateDevice::Lane::kOut, {args->src->written}, work,

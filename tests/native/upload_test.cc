@@ -102,7 +102,8 @@ class UploadTest : public ::testing::Test {
       read.dst_size = there.size();
       ASSERT_EQ(accelerator_->api()->PJRT_Buffer_ToHostBuffer(&read), nullptr);
       ASSERT_TRUE(accelerator_->api().Await(read.event, "").ok());
-      EXPECT_EQ(std::memcmp(there.data(), tensors[i].elements, there.size()), 0) << "tensor " << i;
+      const auto* const elements = static_cast<const char*>(tensors[i].elements);
+      EXPECT_TRUE(std::equal(there.begin(), there.end(), elements)) << "tensor " << i;
     }
   }
 
