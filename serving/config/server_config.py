@@ -132,7 +132,7 @@ class ServerConfig:
     accelerator_rows: tuple[int, ...] = (1, 8, 32, 128, 512, 2048)
     accelerator_memory_fraction: float = 0.9
     accelerator_memory_bytes: int = 0  # of each device; 0: as the fraction says
-    accelerator_cache_directory: str = ""  # "": programs are compiled in each load
+    accelerator_cache_directory: str = ""  # "": a private one, removed at the end
     accelerator_autotuning: str = "start"
     accelerator_autotuning_seconds: float = 300.0  # of a load, beside requests
     model_memory_limit_bytes: int = 0  # 0: what the machine or the control group has
