@@ -102,6 +102,19 @@ void TableClaim::LoseContents() {
   has_lost_contents_ = true;
 }
 
+std::optional<std::vector<int64_t>> TableClaim::ChangedRows() const {
+  std::vector<int64_t> rows;
+  if (!is_writable()) return rows;
+  if (!has_written_ || is_overwriting_ || has_lost_contents_) return std::nullopt;
+  for (size_t i = 0; i < table_->log_count; ++i) {
+    rows.push_back(0);
+    std::memcpy(&rows.back(), EntryOf(*table_, i), sizeof(int64_t));
+  }
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  return rows;
+}
+
 void TableClaim::Pin() {
   const std::shared_ptr<PagePinner> pinner = store_->pool_->pinner();
   if (pinner == nullptr) return;

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -146,6 +147,11 @@ class TableClaim {
   bool LogRows(const Id* ids, size_t count);
   // Declares that the table will be written in a way that cannot be undone.
   void LoseContents();
+  // The identity of the bytes that the load wants, but for the rows that were written over.
+  const std::string& contents() const { return contents_; }
+  // The rows whose bytes are not those of contents(), ascending and each once. Returns nullopt as
+  // long as other bytes may differ too.
+  std::optional<std::vector<int64_t>> ChangedRows() const;
   // Pins the table for devices that copy from it, if the pool pins any memory (SlabPool::PinWith).
   // For a writable table, because only this load has it. Takes long if it is not pinned yet.
   void Pin();

@@ -13,6 +13,7 @@
 #include "native/pjrt/client.h"
 #include "native/pjrt/device_buffer.h"
 #include "native/pjrt/device_memory.h"
+#include "native/pjrt/device_tables.h"
 #include "native/pjrt/device_turns.h"
 #include "native/pjrt/driver_thread.h"
 #include "native/pjrt/executable.h"
@@ -111,6 +112,8 @@ class Accelerator {
   // The memory by its use, the turns of runs, and the thread that uploads parameters.
   DeviceMemory& memory() const { return memory_; }
   DeviceTurns& turns() const { return turns_; }
+  // The parameters in its memory that versions may have in common.
+  DeviceTables& tables() const { return tables_; }
   DriverThread& uploads() const { return *uploads_; }
   // The memory of this process that is pinned for uploads. All accelerators of a plugin share it.
   const std::shared_ptr<PinnedMemory>& pinned() const { return pinned_; }
@@ -158,6 +161,7 @@ class Accelerator {
   mutable std::atomic<int64_t> loaded_count_{0};
   mutable DeviceMemory memory_;
   mutable DeviceTurns turns_;
+  mutable DeviceTables tables_;
   mutable base::ByteBudget staging_budget_{kStagingBytesMax};
   const std::unique_ptr<StagingPool> upload_staging_;
   std::unique_ptr<DriverThread> uploads_;  // ends first

@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "native/base/status.h"
 #include "native/pjrt/api.h"
+#include "native/pjrt/table_contents.h"
 
 namespace millpond::pjrt {
 
@@ -16,6 +18,8 @@ struct HostTensor {
   std::vector<int64_t> dims;
   const void* elements = nullptr;
   size_t bytes = 0;  // of all elements
+  // Null if nothing is known, so no other version has it.
+  std::shared_ptr<const TableContents> contents = nullptr;
 };
 
 // A tensor in an accelerator's memory, which the destructor frees. The accelerator's client must

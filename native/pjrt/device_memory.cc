@@ -9,14 +9,14 @@ namespace {
 
 // The bytes of copies that are kept, and of the largest run of their versions.
 struct Need {
-  int64_t copies = 0;
+  CopyBytes copies;
   int64_t run = 0;
 
   void Add(const CopyState& copy) {
-    copies += copy.bytes;
+    copies.Add(copy.bytes, copy.parts);
     run = std::max(run, copy.run_bytes);
   }
-  int64_t total() const { return copies + run; }
+  int64_t total() const { return copies.bytes() + run; }
 };
 
 // True if the newcomer, which is the last of `copies`, fits beside the others that are kept.
@@ -90,6 +90,7 @@ std::vector<CopyState> DeviceMemory::States(int64_t now_ns) const {
     state.model = copy.model;
     state.bytes = copy.bytes;
     state.run_bytes = copy.run_bytes;
+    state.parts = copy.parts;
     if (copy.owner == nullptr) continue;
     state.last_use_ns = copy.owner->last_use_ns();
     state.is_idle = !copy.is_busy && now_ns - state.last_use_ns >= idle_ns_;
@@ -137,16 +138,24 @@ bool DeviceMemory::MakeRoom(const CopyState& wish, int64_t now_ns,
   }
 }
 
-base::StatusOr<DeviceMemory::CopyCharge> DeviceMemory::ChargeCopy(const std::string& model,
-                                                                  int64_t bytes, int64_t run_bytes,
-                                                                  Owner* owner, int64_t now_ns) {
+SharedPart DeviceMemory::MakePart(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  return {++part_count_, bytes};
+}
+
+base::StatusOr<DeviceMemory::CopyCharge> DeviceMemory::ChargeCopy(
+    const std::string& model, int64_t bytes, int64_t run_bytes, Owner* owner, int64_t now_ns,
+    const std::vector<SharedPart>& parts) {
   std::vector<std::shared_ptr<const void>> taken;
   std::unique_lock lock(mutex_);
-  if (!MakeRoom({model, bytes, run_bytes, false, now_ns}, now_ns, &taken)) {
+  if (!MakeRoom({model, bytes, run_bytes, false, now_ns, parts}, now_ns, &taken)) {
     lock.unlock();
-    return NoRoom(bytes, run_bytes);
+    CopyBytes all;
+    all.Add(bytes, parts);
+    return NoRoom(all.bytes(), run_bytes);
   }
-  copies_.push_back({model, bytes, run_bytes, owner, /*is_busy=*/false});
+  copies_.push_back({model, bytes, run_bytes, owner, /*is_busy=*/false, parts});
+  CountCopies();
   CopyCharge charge(this, std::prev(copies_.end()));
   lock.unlock();
   // Frees the memory, and returns the charges.
@@ -167,21 +176,30 @@ void DeviceMemory::Forget(const Owner* owner) {
   }
 }
 
-// The bytes of the copies of `model`; of all models if it is null.
-int64_t DeviceMemory::CopyBytes(const std::string* model) const {
-  int64_t bytes = 0;
+int64_t DeviceMemory::CopyBytesOf(const std::string& model) const {
+  const auto found = copy_bytes_.find(model);
+  return found == copy_bytes_.end() ? 0 : found->second;
+}
+
+// Counts the bytes of the copies after a change, because each run needs them.
+void DeviceMemory::CountCopies() {
+  CopyBytes all;
+  std::map<std::string, CopyBytes> by_model;
   for (const Copy& copy : copies_) {
-    if (model == nullptr || copy.model == *model) bytes += copy.bytes;
+    all.Add(copy.bytes, copy.parts);
+    by_model[copy.model].Add(copy.bytes, copy.parts);
   }
-  return bytes;
+  all_copy_bytes_ = all.bytes();
+  copy_bytes_.clear();
+  for (const auto& [model, copies] : by_model) copy_bytes_[model] = copies.bytes();
 }
 
 // True if the copies leave room for the runs under way, and for `more_bytes` of `model`.
 bool DeviceMemory::HasRoomForRuns(const std::string& model, int64_t more_bytes) const {
   const auto own = run_bytes_.find(model);
   const int64_t own_bytes = own == run_bytes_.end() ? 0 : own->second;
-  return CopyBytes(nullptr) + all_run_bytes_ + more_bytes <= bounds_.limit_bytes &&
-         CopyBytes(&model) + own_bytes + more_bytes <= bounds_.QuotaOf(model);
+  return all_copy_bytes_ + all_run_bytes_ + more_bytes <= bounds_.limit_bytes &&
+         CopyBytesOf(model) + own_bytes + more_bytes <= bounds_.QuotaOf(model);
 }
 
 DeviceMemory::RunCharge DeviceMemory::ChargeRun(const std::string& model, int64_t bytes) {
@@ -195,23 +213,26 @@ DeviceMemory::RunCharge DeviceMemory::ChargeRun(const std::string& model, int64_
 std::pair<int64_t, int64_t> DeviceMemory::ChargedBytes(const std::string& model) const {
   const std::lock_guard lock(mutex_);
   const auto runs = run_bytes_.find(model);
-  return {CopyBytes(&model), runs == run_bytes_.end() ? 0 : runs->second};
+  return {CopyBytesOf(model), runs == run_bytes_.end() ? 0 : runs->second};
 }
 
 MemoryUse DeviceMemory::Use(int64_t now_ns) const {
   const std::lock_guard lock(mutex_);
   MemoryUse use;
   use.limit_bytes = bounds_.limit_bytes;
+  CopyBytes in_use;
   for (const CopyState& copy : States(now_ns)) {
-    use.copy_bytes += copy.bytes;
-    if (copy.is_idle) use.idle_bytes += copy.bytes;
+    if (!copy.is_idle) in_use.Add(copy.bytes, copy.parts);
   }
+  use.copy_bytes = all_copy_bytes_;
+  use.idle_bytes = all_copy_bytes_ - in_use.bytes();
   return use;
 }
 
 void DeviceMemory::Return(Copies::iterator copy) {
   const std::lock_guard lock(mutex_);
   copies_.erase(copy);
+  CountCopies();
   returned_.notify_all();
 }
 

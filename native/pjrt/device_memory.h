@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,13 +19,37 @@
 
 namespace millpond::pjrt {
 
+// A tensor in an accelerator's memory that copies of several versions of a model may have in
+// common.
+struct SharedPart {
+  int64_t id = 0;
+  int64_t bytes = 0;
+};
+
 // A copy of a version's parameters in an accelerator's memory, at one moment.
 struct CopyState {
   std::string model;
-  int64_t bytes = 0;
+  int64_t bytes = 0;      // that no other copy has
   int64_t run_bytes = 0;  // the memory of the version's largest run
   bool is_idle = false;   // no run has used the copy lately, so it may be dropped
   int64_t last_use_ns = 0;
+  std::vector<SharedPart> parts = {};  // each is in memory once, whoever has it
+};
+
+// Adds the bytes of copies, and those of each part once.
+class CopyBytes {
+ public:
+  void Add(int64_t bytes, const std::vector<SharedPart>& parts) {
+    bytes_ += bytes;
+    for (const SharedPart& part : parts) {
+      if (part_ids_.insert(part.id).second) bytes_ += part.bytes;
+    }
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  int64_t bytes_ = 0;
+  std::set<int64_t> part_ids_;
 };
 
 // The bounds of an accelerator's memory. A model without a quota may have all of it.
@@ -107,11 +132,15 @@ class DeviceMemory {
   // Bounds what `model` may have from now on; 0: all. What it has already stays.
   void SetQuota(const std::string& model, int64_t bytes);
 
-  // Charges a copy of `bytes` to `model`, whose largest run takes `run_bytes`. Drops idle copies if
+  // Returns a part that no copy has yet.
+  SharedPart MakePart(int64_t bytes);
+  // Charges a copy of `bytes` and `parts` to `model`, whose largest run takes `run_bytes`. A part
+  // that another copy has is in memory already, and stays there for this one. Drops idle copies if
   // it would not fit, and waits for runs under way. Returns RESOURCE_EXHAUSTED if it cannot fit.
   // `owner` must call Forget before its end.
   base::StatusOr<CopyCharge> ChargeCopy(const std::string& model, int64_t bytes, int64_t run_bytes,
-                                        Owner* owner, int64_t now_ns);
+                                        Owner* owner, int64_t now_ns,
+                                        const std::vector<SharedPart>& parts = {});
   // The owner's copy cannot be taken out any more.
   void Forget(const Owner* owner);
   RunCharge ChargeRun(const std::string& model, int64_t bytes);
@@ -128,6 +157,7 @@ class DeviceMemory {
     int64_t run_bytes = 0;
     Owner* owner = nullptr;  // null: it is on its way out, or its owner is
     bool is_busy = false;    // during ChargeCopy: a run has been found to use it
+    std::vector<SharedPart> parts = {};
   };
   using Copies = std::list<Copy>;
 
@@ -140,7 +170,8 @@ class DeviceMemory {
   bool MakeRoom(const CopyState& wish, int64_t now_ns,
                 std::vector<std::shared_ptr<const void>>* taken);
   bool HasRoomForRuns(const std::string& model, int64_t more_bytes) const;
-  int64_t CopyBytes(const std::string* model) const;
+  int64_t CopyBytesOf(const std::string& model) const;
+  void CountCopies();
   void Return(Copies::iterator copy);
   void ReturnRun(const std::string& model, int64_t bytes);
 
@@ -150,7 +181,10 @@ class DeviceMemory {
   // All guarded by the mutex.
   MemoryBounds bounds_;
   Copies copies_;
-  std::map<std::string, int64_t, std::less<>> run_bytes_;  // by model
+  int64_t part_count_ = 0;                                  // that were made
+  int64_t all_copy_bytes_ = 0;                              // of `copies_`, as the next
+  std::map<std::string, int64_t, std::less<>> copy_bytes_;  // by model
+  std::map<std::string, int64_t, std::less<>> run_bytes_;   // by model
   int64_t all_run_bytes_ = 0;
 };
 

@@ -3,8 +3,6 @@
 #include <utility>
 
 #include "native/base/clock.h"
-#include "native/pjrt/chunked_upload.h"
-#include "native/pjrt/copies.h"
 
 namespace millpond::pjrt {
 namespace {
@@ -67,64 +65,21 @@ void DeviceParameters::Run() {
 // On the thread of the uploads.
 base::Status DeviceParameters::UploadNow() {
   const int64_t began_ns = base::MonotonicNs();
-  auto charge = accelerator_->memory().ChargeCopy(model_, bytes_, run_bytes_, this, began_ns);
-  if (!charge.ok()) return charge.status();
-  base::StatusOr<std::vector<DeviceBuffer>> buffers = MakeBuffers();
-  if (!buffers.ok()) return buffers.status();
-  auto copy =
-      std::make_shared<const ParameterCopy>(std::move(charge.value()), std::move(buffers.value()));
+  ParameterUpload upload(*accelerator_, tensors_);
+  auto made = upload.Make({model_, run_bytes_, this, began_ns});
+  if (!made.ok()) return made.status();
+  std::shared_ptr<const ParameterCopy> copy = std::move(made.value());
   const int64_t now_ns = base::MonotonicNs();
   upload_count_.fetch_add(1, std::memory_order_relaxed);
   upload_ns_.fetch_add(now_ns - began_ns, std::memory_order_relaxed);
+  uploaded_bytes_.fetch_add(upload.sent_bytes(), std::memory_order_relaxed);
+  unpinned_bytes_.fetch_add(upload.unpinned_bytes(), std::memory_order_relaxed);
   last_use_ns_.store(now_ns, std::memory_order_relaxed);
   accelerator_->NoteSuccess();
   // A copy that was there before is freed without the lock: that takes the lock of DeviceMemory.
   const std::lock_guard lock(mutex_);
   std::swap(copy_, copy);
   return {};
-}
-
-base::StatusOr<std::vector<DeviceBuffer>> DeviceParameters::MakeBuffers() {
-  base::StatusOr<std::vector<DeviceBuffer>> buffers = SendChunks();
-  if (buffers.status().code() == base::Code::kUnimplemented) buffers = SendWhole();
-  if (!buffers.ok()) return buffers;
-  for (const DeviceBuffer& buffer : buffers.value()) MILLPOND_RETURN_IF_ERROR(buffer.AwaitReady());
-  return buffers;
-}
-
-base::StatusOr<std::vector<DeviceBuffer>> DeviceParameters::SendChunks() {
-  const auto transfers = accelerator_->MakeTransfers(tensors_);
-  if (!transfers.ok()) return transfers.status();
-  std::vector<DeviceBuffer> buffers = transfers.value()->TakeBuffers();
-  ChunkedUpload upload(accelerator_->api(), transfers.value().get(), accelerator_->pinned().get(),
-                       &accelerator_->upload_staging());
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    MILLPOND_RETURN_IF_ERROR(upload.Send(i, tensors_[i]));
-  }
-  MILLPOND_RETURN_IF_ERROR(upload.Await());
-  unpinned_bytes_.fetch_add(upload.unpinned_bytes(), std::memory_order_relaxed);
-  return buffers;
-}
-
-base::StatusOr<std::vector<DeviceBuffer>> DeviceParameters::SendWhole() {
-  std::vector<DeviceBuffer> buffers;
-  Copies copies(accelerator_->api());
-  int64_t under_way_bytes = 0;
-  for (const HostTensor& tensor : tensors_) {
-    if (under_way_bytes >= kUnderWayBytes) {
-      MILLPOND_RETURN_IF_ERROR(copies.Await());
-      under_way_bytes = 0;
-    }
-    under_way_bytes += static_cast<int64_t>(tensor.bytes);
-    PJRT_Event* copied = nullptr;
-    base::StatusOr<DeviceBuffer> buffer = accelerator_->StartUpload(tensor, &copied);
-    if (!buffer.ok()) return buffer.status();
-    copies.Add(copied);
-    buffers.push_back(std::move(buffer.value()));
-  }
-  MILLPOND_RETURN_IF_ERROR(copies.Await());
-  unpinned_bytes_.fetch_add(bytes_, std::memory_order_relaxed);
-  return buffers;
 }
 
 std::shared_ptr<const ParameterCopy> DeviceParameters::Pin() {
@@ -179,7 +134,7 @@ UploadFigures DeviceParameters::figures() const {
   figures.device = accelerator_->name();
   figures.upload_count = upload_count_.load(std::memory_order_relaxed);
   figures.upload_ns = upload_ns_.load(std::memory_order_relaxed);
-  figures.uploaded_bytes = figures.upload_count * bytes_;
+  figures.uploaded_bytes = uploaded_bytes_.load(std::memory_order_relaxed);
   figures.unpinned_bytes = unpinned_bytes_.load(std::memory_order_relaxed);
   figures.drop_count = drop_count_.load(std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);

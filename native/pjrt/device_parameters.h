@@ -10,32 +10,19 @@
 
 #include "native/base/status.h"
 #include "native/pjrt/accelerator.h"
-#include "native/pjrt/device_buffer.h"
 #include "native/pjrt/device_memory.h"
 #include "native/pjrt/driver_thread.h"
+#include "native/pjrt/parameter_upload.h"
 
 namespace millpond::pjrt {
-
-// The parameters of a version in an accelerator's memory, which its destructor frees.
-class ParameterCopy {
- public:
-  ParameterCopy(DeviceMemory::CopyCharge charge, std::vector<DeviceBuffer> buffers)
-      : charge_(std::move(charge)), buffers_(std::move(buffers)) {}
-
-  PJRT_Buffer* buffer(size_t index) const { return buffers_[index].get(); }
-
- private:
-  const DeviceMemory::CopyCharge charge_;  // returned when the buffers are free
-  const std::vector<DeviceBuffer> buffers_;
-};
 
 // The uploads of a version's parameters to one accelerator since its load.
 struct UploadFigures {
   std::string device;          // the accelerator's name
   int64_t resident_bytes = 0;  // on the accelerator now
   int64_t upload_count = 0;
-  int64_t upload_ns = 0;  // of all uploads together
-  int64_t uploaded_bytes = 0;
+  int64_t upload_ns = 0;       // of all uploads together
+  int64_t uploaded_bytes = 0;  // that were sent
   int64_t unpinned_bytes = 0;  // of these, from memory that was not pinned
   int64_t drop_count = 0;      // the times that the copy was given up for another version's
 };
@@ -51,10 +38,6 @@ class DeviceParameters final : private DeviceMemory::Owner, private DriverThread
   // The pause after an upload for which there was no room: a version with requests keeps its place
   // for a second.
   static constexpr int64_t kRetryNs = 1'000'000'000;
-
-  // The most bytes of an upload that are under way at once, and one tensor, if the plugin copies
-  // only whole tensors: 32 MiB take 0.6 ms of a link of 52 GB/s. For others: ChunkedUpload.
-  static constexpr int64_t kUnderWayBytes = int64_t{32} << 20U;
 
   // `tensors` are the parameters of a version of `model`, whose elements must stay as they are for
   // as long as this lives. `is_low`: the model's runs have low priority.
@@ -92,9 +75,6 @@ class DeviceParameters final : private DeviceMemory::Owner, private DriverThread
   void Run() override;
 
   base::Status UploadNow();
-  base::StatusOr<std::vector<DeviceBuffer>> MakeBuffers();
-  base::StatusOr<std::vector<DeviceBuffer>> SendChunks();
-  base::StatusOr<std::vector<DeviceBuffer>> SendWhole();
   void AskForCopy(int64_t now_ns);
 
   const std::shared_ptr<const Accelerator> accelerator_;
@@ -107,6 +87,7 @@ class DeviceParameters final : private DeviceMemory::Owner, private DriverThread
   std::atomic<int64_t> next_try_ns_{0};
   std::atomic<int64_t> upload_count_{0};
   std::atomic<int64_t> upload_ns_{0};
+  std::atomic<int64_t> uploaded_bytes_{0};
   std::atomic<int64_t> unpinned_bytes_{0};
   std::atomic<int64_t> drop_count_{0};
   mutable std::mutex mutex_;  // held for a copy of the pointer; after the lock of DeviceMemory

@@ -23,10 +23,14 @@ using base::Status;
 using base::StatusOr;
 using tensorflow::Tensor;
 
-pjrt::HostTensor AsHostTensor(const Tensor& tensor) {
+pjrt::HostTensor AsHostTensor(const Tensor& tensor, LoadedTables* tables) {
   const auto sizes = tensor.shape().dim_sizes();
   const auto data = tensor.tensor_data();
-  return {BufferType(tensor.dtype()), {sizes.begin(), sizes.end()}, data.data(), data.size()};
+  return {BufferType(tensor.dtype()),
+          {sizes.begin(), sizes.end()},
+          data.data(),
+          data.size(),
+          tables == nullptr ? nullptr : tables->ContentsOf(tensor)};
 }
 
 // Compiles the programs of one signature, by their rows, and adds them to `*program`. Adds the rows
@@ -107,7 +111,8 @@ std::vector<std::string> AcceleratedPrograms::UntunedPrograms(const AcceleratorU
 }
 
 StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
-    const AcceleratorUse& use, SignatureDrafts drafted, tensorflow::Session* session) {
+    const AcceleratorUse& use, SignatureDrafts drafted, LoadedTables* tables,
+    tensorflow::Session* session) {
   std::unique_ptr<AcceleratedPrograms> made(new AcceleratedPrograms);
   // Signatures share their variables.
   std::map<ResourceKey, size_t> indices;
@@ -122,7 +127,7 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
   }
   // No request writes to a variable, so its memory stays as it is while the session lives.
   std::vector<pjrt::HostTensor> tensors;
-  for (const Tensor& value : values) tensors.push_back(AsHostTensor(value));
+  for (const Tensor& value : values) tensors.push_back(AsHostTensor(value, tables));
   for (const auto& accelerator : use.accelerators) {
     made->parameters_.push_back(
         std::make_shared<pjrt::DeviceParameters>(accelerator, use.model, tensors, use.is_low));

@@ -17,6 +17,7 @@
 #include "native/pjrt/run_figures.h"
 #include "native/tensor/signature.h"
 #include "native/tf/host_tables.h"
+#include "native/tf/loaded_tables.h"
 #include "native/tf/side_measurement.h"
 #include "native/tf/signature_draft.h"
 #include "native/tf/signature_runner.h"
@@ -62,12 +63,14 @@ class AcceleratedPrograms {
   static std::vector<std::string> UntunedPrograms(const AcceleratorUse& use,
                                                   const SignatureDrafts& drafts);
   // Compiles the signatures that were `drafted`, whose variables have their values in `session`,
-  // and copies the variables to the accelerators. Adds the nodes of host parts to `session`. Takes
-  // 0.2 to 1 s for each program and accelerator that is not in the cache. Returns
+  // and copies the variables to the accelerators. Tables that another version has there are shared;
+  // `tables` are those of this version, null for none. Adds the nodes of host parts to `session`.
+  // Takes 0.2 to 1 s for each program and accelerator that is not in the cache. Returns
   // RESOURCE_EXHAUSTED if the variables are needed and do not fit there, and the plugin's errors.
   // If they are not needed, the CPU answers until they fit.
   static base::StatusOr<std::unique_ptr<AcceleratedPrograms>> Make(const AcceleratorUse& use,
                                                                    SignatureDrafts drafted,
+                                                                   LoadedTables* tables,
                                                                    tensorflow::Session* session);
 
   // Where each signature runs now.

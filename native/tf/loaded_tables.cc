@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -216,6 +217,15 @@ void LoadedTables::CountRows(const std::string& variable, int64_t row_count) {
   for (TableReport& table : unkept_) {
     if (table.variable == variable) table.changed_row_count += row_count;
   }
+}
+
+std::shared_ptr<const pjrt::TableContents> LoadedTables::ContentsOf(const Tensor& value) {
+  const LoadedTable* const table = TableOf(value);
+  if (table == nullptr || table->plan.contents.empty()) return nullptr;
+  std::optional<std::vector<int64_t>> rows = table->claim->ChangedRows();
+  if (!rows) return nullptr;
+  return std::make_shared<const pjrt::TableContents>(
+      pjrt::TableContents{table->plan.contents, std::move(*rows)});
 }
 
 void LoadedTables::Commit() {

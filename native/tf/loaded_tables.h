@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "native/base/status.h"
 #include "native/memory/table_store.h"
+#include "native/pjrt/table_contents.h"
 #include "native/tf/kernel_watch.h"
 #include "native/tf/table_plan.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -74,6 +75,10 @@ class LoadedTables final : private KernelWatch {
   // The watch for the run of the init op. It logs the rows before they are replaced. A table that
   // others may read is copied first, if a kernel may write to it after all.
   KernelWatch* init_watch() { return this; }
+
+  // Returns what is known of a variable's value, for an accelerator that may have the same bytes.
+  // Null if it is no table. After the init op.
+  std::shared_ptr<const pjrt::TableContents> ContentsOf(const tensorflow::Tensor& value);
 
   // Ends a load that has succeeded: other loads may use the tables from now on.
   void Commit();

@@ -523,7 +523,8 @@ Status SavedModel::UseAccelerator(const AcceleratorUse& use) {
           ? std::move(*state_->drafts)
           : AcceleratedPrograms::Draft(use, state_->meta_graph, state_->signatures);
   state_->drafts.reset();
-  return base::MoveValue(AcceleratedPrograms::Make(use, std::move(drafts), state_->session.get()),
+  return base::MoveValue(AcceleratedPrograms::Make(use, std::move(drafts), state_->tables.get(),
+                                                   state_->session.get()),
                          &state_->accelerated);
 }
 

@@ -48,11 +48,29 @@ TEST(ChooseDroppedTest, AnEarlierOneStaysIfALaterOneIsEnough) {
   EXPECT_EQ(dropped, std::vector<size_t>{1});
 }
 
+// The table of 50 stays for the newcomer, so the copy that has it too makes no room for it.
+TEST(ChooseDroppedTest, APartThatTwoCopiesHaveCountsOnce) {
+  std::vector<CopyState> copies = {Copy("a", 20, 0, true, 1), Copy("a", 30, 0, false, 9)};
+  for (CopyState& copy : copies) copy.parts = {{7, 50}};
+  EXPECT_EQ(ChooseDropped({100, {}}, copies), std::vector<size_t>{});
+  EXPECT_EQ(ChooseDropped({99, {}}, copies), std::vector<size_t>{0});
+  EXPECT_EQ(ChooseDropped({79, {}}, copies), std::nullopt);
+}
+
 TEST(ChooseDroppedTest, AQuotaIsForTheModelsOwnCopies) {
   const MemoryBounds bounds{1'000, {{"a", 100}}};
   const std::vector<CopyState> copies = {Copy("b", 90, 0, true, 1), Copy("a", 60, 0, true, 2),
                                          Copy("a", 60, 5, false, 9)};
   EXPECT_EQ(ChooseDropped(bounds, copies), std::vector<size_t>{1});
+}
+
+// Some of the three parts that versions of a model have in common.
+std::vector<SharedPart> SomeParts(const std::string& model, std::mt19937* random) {
+  std::vector<SharedPart> parts;
+  for (int64_t i = 0; i < 3; ++i) {
+    if ((*random)() % 3 == 0) parts.push_back({model == "a" ? i : 3 + i, 7 + 11 * i});
+  }
+  return parts;
 }
 
 bool FitsWithout(const MemoryBounds& bounds, const std::vector<CopyState>& copies,
@@ -61,14 +79,20 @@ bool FitsWithout(const MemoryBounds& bounds, const std::vector<CopyState>& copie
   int64_t all_run = 0;
   int64_t own = 0;
   int64_t own_run = 0;
+  std::map<int64_t, int64_t> parts;  // a part belongs to one model
+  std::map<int64_t, int64_t> own_parts;
   for (size_t i = 0; i < copies.size(); ++i) {
     if (std::find(dropped.begin(), dropped.end(), i) != dropped.end()) continue;
     all += copies[i].bytes;
     all_run = std::max(all_run, copies[i].run_bytes);
+    for (const SharedPart& part : copies[i].parts) parts[part.id] = part.bytes;
     if (copies[i].model != copies.back().model) continue;
     own += copies[i].bytes;
     own_run = std::max(own_run, copies[i].run_bytes);
+    for (const SharedPart& part : copies[i].parts) own_parts[part.id] = part.bytes;
   }
+  for (const auto& [id, bytes] : parts) all += bytes;
+  for (const auto& [id, bytes] : own_parts) own += bytes;
   return all + all_run <= bounds.limit_bytes &&
          own + own_run <= bounds.QuotaOf(copies.back().model);
 }
@@ -86,6 +110,7 @@ TEST(ChooseDroppedTest, DropsWhatItMustAndNoMore) {
       copies.push_back(Copy(random() % 2 == 0 ? "a" : "b", static_cast<int64_t>(random() % 60),
                             static_cast<int64_t>(random() % 20), random() % 3 > 0,
                             static_cast<int64_t>(random() % 8)));
+      copies.back().parts = SomeParts(copies.back().model, &random);
     }
     std::vector<size_t> all_idle;
     for (size_t i = 0; i + 1 < copies.size(); ++i) {
@@ -113,8 +138,13 @@ TEST(ChooseDroppedTest, DropsWhatItMustAndNoMore) {
 // A version of the model below: it holds its copy, and runs may pin it.
 class Version final : public DeviceMemory::Owner {
  public:
-  Version(DeviceMemory* memory, std::string model, int64_t bytes, int64_t run_bytes)
-      : memory_(memory), model_(std::move(model)), bytes_(bytes), run_bytes_(run_bytes) {}
+  Version(DeviceMemory* memory, std::string model, int64_t bytes, int64_t run_bytes,
+          std::vector<SharedPart> parts = {})
+      : memory_(memory),
+        model_(std::move(model)),
+        bytes_(bytes),
+        run_bytes_(run_bytes),
+        parts_(std::move(parts)) {}
   ~Version() { memory_->Forget(this); }
 
   int64_t last_use_ns() const override { return last_use_ns_; }
@@ -125,7 +155,7 @@ class Version final : public DeviceMemory::Owner {
   }
 
   bool Upload(int64_t now_ns) {
-    auto charge = memory_->ChargeCopy(model_, bytes_, run_bytes_, this, now_ns);
+    auto charge = memory_->ChargeCopy(model_, bytes_, run_bytes_, this, now_ns, parts_);
     if (!charge.ok()) return false;
     copy_ = std::make_shared<DeviceMemory::CopyCharge>(std::move(charge.value()));
     last_use_ns_ = now_ns;
@@ -139,12 +169,14 @@ class Version final : public DeviceMemory::Owner {
   const std::string& model() const { return model_; }
   int64_t bytes() const { return bytes_; }
   int64_t run_bytes() const { return run_bytes_; }
+  const std::vector<SharedPart>& parts() const { return parts_; }
 
  private:
   DeviceMemory* const memory_;
   const std::string model_;
   const int64_t bytes_;
   const int64_t run_bytes_;
+  const std::vector<SharedPart> parts_;
   int64_t last_use_ns_ = 0;
   std::shared_ptr<DeviceMemory::CopyCharge> copy_;
 };
@@ -179,9 +211,10 @@ TEST(DeviceMemoryTest, ChargesAreThoseOfAModelOfBytes) {
           runs.clear();
           const int64_t there = std::count_if(versions.begin(), versions.end(),
                                               [](const auto& v) { return v->is_there(); });
-          versions.push_back(std::make_unique<Version>(&memory, random() % 2 == 0 ? "a" : "b",
-                                                       1 + static_cast<int64_t>(random() % 60),
-                                                       static_cast<int64_t>(random() % 30)));
+          const std::string model = random() % 2 == 0 ? "a" : "b";
+          versions.push_back(std::make_unique<Version>(
+              &memory, model, 1 + static_cast<int64_t>(random() % 60),
+              static_cast<int64_t>(random() % 30), SomeParts(model, &random)));
           const bool is_loaded = versions.back()->Upload(now_ns);
           const int64_t left = std::count_if(versions.begin(), versions.end(),
                                              [](const auto& v) { return v->is_there(); });
@@ -216,8 +249,16 @@ TEST(DeviceMemoryTest, ChargesAreThoseOfAModelOfBytes) {
           if (!runs.empty()) runs.pop_front();
       }
       std::map<std::string, std::pair<int64_t, int64_t>> expected;
+      std::map<std::string, std::map<int64_t, int64_t>> parts;
       for (const auto& version : versions) {
-        if (version->is_there()) expected[version->model()].first += version->bytes();
+        if (!version->is_there()) continue;
+        expected[version->model()].first += version->bytes();
+        for (const SharedPart& part : version->parts()) {
+          parts[version->model()][part.id] = part.bytes;
+        }
+      }
+      for (const auto& [model, its_parts] : parts) {
+        for (const auto& [id, bytes] : its_parts) expected[model].first += bytes;
       }
       for (const RunUnderWay& run : runs) expected[run.model].second += run.bytes;
       int64_t all = 0;

@@ -590,7 +590,7 @@ TEST_F(PjrtTest, ALargeUploadOfWholeTensorsIsSentInParts) {
   controls_->transfers_parts = false;
   const auto plugin = Plugin::Open(FAKE_PJRT_PLUGIN);
   const auto accelerator = Accelerator::MakeAll(plugin.value(), {}).value().front();
-  const std::vector<float> part(DeviceParameters::kUnderWayBytes / sizeof(float), 1);
+  const std::vector<float> part(ParameterUpload::kUnderWayBytes / sizeof(float), 1);
   const HostTensor tensor{PJRT_Buffer_Type_F32,
                           {static_cast<int64_t>(part.size())},
                           part.data(),
