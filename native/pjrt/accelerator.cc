@@ -140,6 +140,7 @@ AcceleratorState Accelerator::State() const {
   state.is_failing = is_failing_.load(std::memory_order_relaxed);
   state.compiled_count = compiled_count_.load(std::memory_order_relaxed);
   state.loaded_count = loaded_count_.load(std::memory_order_relaxed);
+  state.shared_count = executables_.found_count();
   state.pinned_bytes = pinned_->bytes();
   state.pinned_limit_bytes = pinned_->bytes_max();
   state.staging_bytes = staging_bytes();

@@ -19,6 +19,7 @@
 #include "native/pjrt/executable.h"
 #include "native/pjrt/pinned_memory.h"
 #include "native/pjrt/plugin.h"
+#include "native/pjrt/shared_executables.h"
 #include "native/pjrt/staging.h"
 #include "native/pjrt/transfer_manager.h"
 
@@ -51,9 +52,11 @@ struct AcceleratorState {
   int64_t idle_bytes = 0;       // of these, what may be dropped for a version that needs room
   int64_t busy_ns = 0;          // the time that runs took in all
   bool is_failing = false;      // the last run or upload there failed
-  // The programs that were compiled for it, and those that were loaded, as bytes of an executable.
+  // The programs that were compiled for it, those that were loaded, as bytes of an executable, and
+  // those that another version had.
   int64_t compiled_count = 0;
   int64_t loaded_count = 0;
+  int64_t shared_count = 0;
   // The memory of this process that is pinned for uploads, to all accelerators of the plugin, and
   // the most that may be.
   int64_t pinned_bytes = 0;
@@ -96,6 +99,7 @@ class Accelerator {
   // made by another version of the plugin or for another sort of accelerator, and INTERNAL if the
   // plugin loads it for another device of several.
   base::StatusOr<std::unique_ptr<Executable>> LoadExecutable(std::string_view serialized) const;
+  SharedExecutables& executables() const { return executables_; }
 
   // Starts to copy `tensor` to the accelerator. Its elements must stay as they are until `*copied`
   // has happened, which belongs to the caller. Returns RESOURCE_EXHAUSTED if the accelerator has no
@@ -159,6 +163,7 @@ class Accelerator {
   mutable std::atomic<bool> autotunes_{true};
   mutable std::atomic<int64_t> compiled_count_{0};
   mutable std::atomic<int64_t> loaded_count_{0};
+  mutable SharedExecutables executables_;
   mutable DeviceMemory memory_;
   mutable DeviceTurns turns_;
   mutable DeviceTables tables_;

@@ -96,7 +96,7 @@ base::StatusOr<FoundProgram> ExecutableCache::FindOrCompile(const Accelerator& a
                                                             std::string_view hlo) const {
   const bool autotunes = accelerator.autotunes();
   const std::string& target = accelerator.target();
-  std::unique_ptr<Executable> found = Find(accelerator, Header(target, hlo));
+  SharedExecutables::Pointer found = Find(accelerator, Header(target, hlo));
   if (found != nullptr) return FoundProgram{std::move(found), true};
   found = Find(accelerator, Header(target + kForTopology, hlo));
   if (found != nullptr) return FoundProgram{std::move(found), false};
@@ -106,7 +106,8 @@ base::StatusOr<FoundProgram> ExecutableCache::FindOrCompile(const Accelerator& a
   base::StatusOr<std::unique_ptr<Executable>> compiled = accelerator.Compile(hlo, autotunes);
   if (!compiled.ok()) return compiled.status();
   Keep(header, *compiled.value());
-  return FoundProgram{std::move(compiled.value()), autotunes};
+  return FoundProgram{accelerator.executables().Share(header, std::move(compiled.value())),
+                      autotunes};
 }
 
 bool ExecutableCache::HasAutotuned(const Accelerator& accelerator, std::string_view hlo) const {
@@ -122,14 +123,17 @@ void ExecutableCache::Keep(std::string_view header, const Executable& executable
   static_cast<void>(Write(PathOf(directory_, header), header, serialized.value()));
 }
 
-// Returns the executable in the file with this header; null if none can be loaded.
-std::unique_ptr<Executable> ExecutableCache::Find(const Accelerator& accelerator,
-                                                  std::string_view header) const {
-  if (directory_.empty()) return nullptr;
+// Returns the executable that a version has, or that in the file with this header; null if none can
+// be loaded.
+SharedExecutables::Pointer ExecutableCache::Find(const Accelerator& accelerator,
+                                                 std::string_view header) const {
+  SharedExecutables::Pointer shared = accelerator.executables().Find(header);
+  if (shared != nullptr || directory_.empty()) return shared;
   const std::optional<std::string> cached = Read(PathOf(directory_, header), header);
   if (!cached.has_value()) return nullptr;
   auto loaded = accelerator.LoadExecutable(*cached);
-  return loaded.ok() ? std::move(loaded.value()) : nullptr;
+  if (!loaded.ok()) return nullptr;
+  return accelerator.executables().Share(header, std::move(loaded.value()));
 }
 
 Filled ExecutableCache::Fill(const AheadCompiler& compiler, std::string_view hlo) const {

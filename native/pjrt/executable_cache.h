@@ -13,7 +13,7 @@ namespace millpond::pjrt {
 
 // The executable of a program.
 struct FoundProgram {
-  std::unique_ptr<Executable> executable;
+  std::shared_ptr<const Executable> executable;
   bool is_autotuned = true;  // false if it was compiled for a GPU without autotuning
 };
 
@@ -36,10 +36,10 @@ class ExecutableCache {
   // An empty `directory` caches nothing.
   explicit ExecutableCache(std::string directory) : directory_(std::move(directory)) {}
 
-  // Returns the executable of `hlo`, loaded or compiled, or the error of the compilation. An
-  // executable that an accelerator compiled without autotuning is not loaded while `accelerator`
-  // autotunes, so a start autotunes the programs that it needs. An executable for a topology is
-  // loaded all the same, so that a start need not compile.
+  // Returns the executable of `hlo`, which a version has already, or which is loaded or compiled,
+  // or the error of the compilation. An executable that an accelerator compiled without autotuning
+  // is not loaded while `accelerator` autotunes, so a start autotunes the programs that it needs.
+  // An executable for a topology is loaded all the same, so that a start need not compile.
   base::StatusOr<FoundProgram> FindOrCompile(const Accelerator& accelerator,
                                              std::string_view hlo) const;
   // Says whether the file of `hlo` is there, other than one without autotuning.
@@ -49,7 +49,7 @@ class ExecutableCache {
   Filled Fill(const AheadCompiler& compiler, std::string_view hlo) const;
 
  private:
-  std::unique_ptr<Executable> Find(const Accelerator& accelerator, std::string_view header) const;
+  SharedExecutables::Pointer Find(const Accelerator& accelerator, std::string_view header) const;
   void Keep(std::string_view header, const Executable& executable) const;
 
   const std::string directory_;

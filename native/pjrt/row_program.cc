@@ -177,7 +177,7 @@ class RowProgram::OneRun {
   std::vector<DeviceBuffer> results_;
 };
 
-base::Status RowProgram::AddSize(int64_t rows, std::unique_ptr<Executable> executable) {
+base::Status RowProgram::AddSize(int64_t rows, std::shared_ptr<const Executable> executable) {
   if (executable->output_count() != 1) {
     return base::Internal("an executable has " + std::to_string(executable->output_count()) +
                           " outputs in place of one block");

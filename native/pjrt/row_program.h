@@ -41,7 +41,7 @@ class RowProgram {
 
   // Adds the executable for runs of `rows` rows. It takes the inputs in one block, and returns the
   // outputs in another (PackedTensors). Returns INTERNAL if it has several outputs.
-  base::Status AddSize(int64_t rows, std::unique_ptr<Executable> executable);
+  base::Status AddSize(int64_t rows, std::shared_ptr<const Executable> executable);
 
   // Computes `rows` rows, 1 or more, with `copy` of parameters(). `inputs` and `outputs` are the
   // elements of the first row of each; all rows of a tensor follow it. Waits for the model's turn.
@@ -69,7 +69,7 @@ class RowProgram {
   class OneRun;
 
   struct Program {
-    std::unique_ptr<Executable> executable;
+    std::shared_ptr<const Executable> executable;
     PackedTensors inputs;
     PackedTensors outputs;
     int64_t run_bytes = 0;

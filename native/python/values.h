@@ -220,6 +220,7 @@ struct ValueClass<pjrt::AcceleratorState> {
                  Field{"is_failing", &Value::is_failing},
                  Field{"compiled_count", &Value::compiled_count},
                  Field{"loaded_count", &Value::loaded_count},
+                 Field{"shared_count", &Value::shared_count},
                  Field{"pinned_bytes", &Value::pinned_bytes},
                  Field{"pinned_limit_bytes", &Value::pinned_limit_bytes},
                  Field{"staging_bytes", &Value::staging_bytes}};

@@ -171,6 +171,9 @@ class AcceleratorState:
     loaded_count: int = 0
     """The programs that came from the cache."""
 
+    shared_count: int = 0
+    """The programs that another version had."""
+
     pinned_bytes: int = 0
     """The memory of this process that is pinned for uploads, to all accelerators of the plugin."""
 

@@ -118,6 +118,7 @@ def _programs(parts: MonitoredParts) -> Samples:
         state = accelerator.state()
         samples.add((accelerator.name, "compiled"), state.compiled_count)
         samples.add((accelerator.name, "cache"), state.loaded_count)
+        samples.add((accelerator.name, "shared"), state.shared_count)
     return samples
 
 

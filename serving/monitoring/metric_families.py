@@ -545,8 +545,8 @@ ACCELERATOR_PROGRAMS = MetricFamily(
     name="serving_accelerator_programs_total",
     kind="counter",
     labels=("device", "source"),
-    help="Programs of all loads since the start, by their source: compiled, or cache "
-    "(--accelerator_cache_directory).",
+    help="Programs of all loads since the start, by their source: compiled, cache "
+    "(--accelerator_cache_directory), or shared with another version.",
 )
 ACCELERATOR_UNTUNED = MetricFamily(
     name="serving_accelerator_untuned_programs",

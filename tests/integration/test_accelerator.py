@@ -253,18 +253,23 @@ def test_a_version_of_a_known_graph_is_not_compiled(
     model = host.model(prefix="ctr", settings=THERE).serve(ctr[1])
     programs = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
     assert len(programs) >= 3
+    before = programs_of(model)
     model.serve(ctr[1], 2)
     assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == programs
     assert_answers_of(model, 2, 1)
+    shared = programs_of(model)["shared"]
+    assert shared >= before["shared"] + 3
+    assert programs_of(model) == {**before, "shared": shared}, "the driver loads no program"
 
 
 def programs_of(model: HostedModel) -> Mapping[str, float]:
     """The programs of the server's loads, by their source, on all devices."""
-    counts = {"compiled": 0.0, "cache": 0.0}
+    counts = {"compiled": 0.0, "cache": 0.0, "shared": 0.0}
     for line in httpx.get(f"{model.server.url}{PATHS[0]}").text.splitlines():
         if line.startswith("serving_accelerator_programs_total{"):
             labels, value = line.rsplit(" ", 1)
-            counts["cache" if 'source="cache"' in labels else "compiled"] += float(value)
+            source = next(name for name in counts if f'source="{name}"' in labels)
+            counts[source] += float(value)
     return counts
 
 
@@ -287,7 +292,7 @@ def test_a_cache_that_was_filled_ahead_is_enough(
     )
     model = host.model(prefix="ctr").serve(ctr[1])
     assert_answers_of(model, 1, 1)
-    assert programs_of(model) == {"compiled": 0, "cache": 3}
+    assert programs_of(model) == {"compiled": 0, "cache": 3, "shared": 0}
 
 
 def test_a_cache_that_takes_no_file_is_an_error(ctr: Mapping[int, Path]) -> None:

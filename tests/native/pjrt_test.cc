@@ -635,6 +635,30 @@ TEST_F(PjrtTest, AProgramIsCompiledOnceForACache) {
   EXPECT_EQ(controls_->compile_count, 2);
 }
 
+// A driver may stop all runs while it loads a program or frees one, so a swap does neither.
+TEST_F(PjrtTest, VersionsOfOneGraphShareAnExecutable) {
+  const testing::TemporaryDirectory directory;
+  const auto accelerator = MakeAccelerator();
+  std::weak_ptr<const Executable> last;
+  for (const std::string& path : {directory.path(), std::string()}) {
+    const ExecutableCache cache(path);
+    const int64_t compiled = controls_->compile_count;
+    const int64_t loaded = controls_->load_count;
+    auto first = cache.FindOrCompile(*accelerator, Code(4, 1)).value().executable;
+    const auto other = cache.FindOrCompile(*accelerator, Code(5, 1)).value().executable;
+    const auto second = cache.FindOrCompile(*accelerator, Code(4, 1)).value().executable;
+    EXPECT_EQ(first, second);
+    EXPECT_NE(first, other);
+    first.reset();
+    EXPECT_EQ(cache.FindOrCompile(*accelerator, Code(4, 1)).value().executable, second);
+    EXPECT_EQ(controls_->compile_count, compiled + 2);
+    EXPECT_EQ(controls_->load_count, loaded);
+    last = second;
+  }
+  EXPECT_EQ(accelerator->State().shared_count, 4);
+  EXPECT_TRUE(last.expired()) << "an executable is freed with its last version";
+}
+
 // The program is the one that was asked for, whatever a file of the cache holds.
 TEST_F(PjrtTest, ABrokenFileOfACacheIsCompiledAnew) {
   const testing::TemporaryDirectory directory;

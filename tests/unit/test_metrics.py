@@ -761,10 +761,12 @@ def test_staging_memory_of_an_accelerator_is_shown():
 
 def test_programs_of_an_accelerator_have_their_source():
     state = AcceleratorState(0, 0, 0, 0, is_failing=False, compiled_count=3, loaded_count=4)
+    state = replace(state, shared_count=5)
     series = series_of(accelerated_parts(accelerator=FakeAccelerator(state_figures=state)))
     name = "serving_accelerator_programs_total"
     assert value(series, name, device="0", source="compiled") == 3
     assert value(series, name, device="0", source="cache") == 4
+    assert value(series, name, device="0", source="shared") == 5
 
 
 def test_programs_without_autotuning_are_counted():
