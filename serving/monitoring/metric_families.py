@@ -617,8 +617,9 @@ ARENA_ACTIVE_UNUSED = _arena(
     "active_unused", "bytes in pages with live blocks, but in none of these blocks."
 )
 ARENA_RETAINED = _arena("retained", "bytes of freed pages that the arena keeps for later blocks.")
-ARENA_UNUSED = _arena("unused", "bytes that were never handed out.")
-ARENA_SLAB = _arena("slab", "its size, the sum of allocated, active_unused, retained and unused.")
+ARENA_SLAB = _arena(
+    "slab", "its size: allocated, active_unused, retained, and what was never handed out."
+)
 ARENA_RESIDENT = _arena("resident", "bytes that have memory behind them.")
 
 
@@ -852,7 +853,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(ACCELERATOR_USED, ACCELERATOR_LIMIT, ACCELERATOR_PINNED, ACCELERATOR_PINNED_LIMIT),
     ACCELERATOR_STAGING,
     *(GPU_UTILIZATION, GPU_ENERGY, GPU_TEMPERATURE),
-    *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED, ARENA_UNUSED),
+    *(ARENA_ALLOCATED, ARENA_ACTIVE_UNUSED, ARENA_RETAINED),
     *(ARENA_SLAB, ARENA_RESIDENT),
     *(SLABS_IN_USE, SLABS_SPARE, SLABS_QUARANTINED, SLAB_IN_USE_BYTES, SLAB_SPARE_BYTES),
     *(SLAB_SPARE_RESIDENT_BYTES, SLAB_SURPLUS_BYTES, SLAB_QUARANTINED_BYTES),

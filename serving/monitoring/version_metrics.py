@@ -146,7 +146,6 @@ _ARENA_FAMILIES = (
     families.ARENA_ALLOCATED,
     families.ARENA_ACTIVE_UNUSED,
     families.ARENA_RETAINED,
-    families.ARENA_UNUSED,
     families.ARENA_SLAB,
     families.ARENA_RESIDENT,
 )
@@ -184,7 +183,6 @@ def _arena_figures(arena: ArenaStatistics) -> Mapping[MetricFamily, int]:
         families.ARENA_ALLOCATED: arena.allocated_bytes,
         families.ARENA_ACTIVE_UNUSED: arena.active_unused_bytes,
         families.ARENA_RETAINED: arena.retained_bytes,
-        families.ARENA_UNUSED: arena.unused_bytes,
         families.ARENA_SLAB: slab_bytes,
         families.ARENA_RESIDENT: arena.slab_resident_bytes,
     }

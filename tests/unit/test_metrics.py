@@ -204,7 +204,6 @@ AT_REST = {
     "serving_servable_state": 1,
     "serving_routing_share_ratio": 1,
     "serving_arena_allocated_bytes": 1,
-    "serving_arena_unused_bytes": 1,
     "serving_arena_slab_bytes": 1,
     "serving_arena_resident_bytes": 1,
     "serving_swaps_total": 3,
@@ -564,7 +563,6 @@ def test_arena_is_that_of_versions_that_are_available():
     assert having(series, "serving_arena_allocated_bytes") == {("m", "1"): 1_000}
     assert having(series, "serving_arena_active_unused_bytes") == {("m", "1"): 100}
     assert having(series, "serving_arena_retained_bytes") == {("m", "1"): 10}
-    assert having(series, "serving_arena_unused_bytes") == {("m", "1"): 1}
     assert having(series, "serving_arena_slab_bytes") == {("m", "1"): 1_111}
     assert having(series, "serving_arena_resident_bytes") == {("m", "1"): 1_100}
 
