@@ -38,7 +38,7 @@ mkdir -p $(BUILD)/$(1) && { $(3) cmake -S . -B $(BUILD)/$(1) $(2) >$(BUILD)/$(1)
 endef
 
 # A sanitizer build has only the rungs below TensorFlow and their tests (tests/native/CMakeLists.txt).
-# A header of TensorFlow's package is enough for the accelerators' tests.
+# A header of TensorFlow's package is enough for the accelerators' tests, which run in these builds alone.
 WITHOUT_TENSORFLOW = -G Ninja -DMILLPOND_BUILD_MODULE=OFF -DMILLPOND_BUILD_TESTS=ON \
   -DMILLPOND_TENSORFLOW_DIR=$(firstword $(wildcard $(abspath $(VENV))/lib/python3*/site-packages/tensorflow))
 # With AddressSanitizer clang compiles in a third of the time of g++. Its ThreadSanitizer hangs if a child gets a signal.
@@ -140,7 +140,7 @@ unit: setup $(BUILD)/kubernetes/.installed ## Run the unit tests (no TensorFlow,
 	$(BIN)/pytest tests/unit tests/fleet $(if $(filter 1,$(JOBS)),,-n $(JOBS) --dist worksteal)
 
 .PHONY: native
-native: sanitize-address native-release ## Build and run the native tests, each in the build that proves most
+native: setup sanitize-address native-release ## Build and run the native tests, each in the build that proves most
 
 # What no sanitizer build can hold: TensorFlow, and memory over jemalloc.
 .PHONY: native-release

@@ -27,8 +27,8 @@ using testing::kMiB;
 constexpr size_t kModelHeadroomBytes = 1024 * kMiB;
 constexpr int kOwnerCount = 5;
 constexpr int kUnevenOwnerCount = 3;
-#ifdef __SANITIZE_ADDRESS__
-// AddressSanitizer watches each byte that is touched.
+#ifdef MILLPOND_SANITIZE
+// A sanitizer watches each byte that is touched.
 constexpr int kActionCount = 15;
 constexpr int kSequenceCount = 8;
 #else

@@ -376,7 +376,7 @@ TEST_F(TableStoreTest, ThePoolKeepsMemoryUntilThereAreTwoCopies) {
   EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
 }
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef MILLPOND_SANITIZE
 constexpr int kSequenceCount = 6;
 #else
 constexpr int kSequenceCount = 40;
