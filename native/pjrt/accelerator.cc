@@ -25,6 +25,7 @@ Accelerator::Accelerator(std::shared_ptr<const Client> client, std::shared_ptr<P
       memory_bytes_max_(options.memory_bytes_max),
       memory_(DeviceMemory::kUnlimited, options.idle_ns),
       turns_(options.wait_ns_max),
+      staging_(client_, &staging_budget_),
       upload_staging_(MakeStaging(ChunkedUpload::kChunkBytes)),
       uploads_(std::make_unique<DriverThread>("upload-" + name_)) {}
 

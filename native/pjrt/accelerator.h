@@ -126,7 +126,9 @@ class Accelerator {
 
   // The most memory of this process that the staging buffers of all programs take.
   static constexpr int64_t kStagingBytesMax = int64_t{256} << 20U;
-  // Makes the staging buffers of one size of a program, `bytes` each. This object must outlive it.
+  // The staging buffers of the models' programs. This object must outlive them.
+  StagingPools& staging() const { return staging_; }
+  // Makes a pool of staging buffers, `bytes` each. This object must outlive it.
   std::unique_ptr<StagingPool> MakeStaging(size_t bytes) const {
     return std::make_unique<StagingPool>(client_, &staging_budget_, bytes);
   }
@@ -168,6 +170,7 @@ class Accelerator {
   mutable DeviceTurns turns_;
   mutable DeviceTables tables_;
   mutable base::ByteBudget staging_budget_{kStagingBytesMax};
+  mutable StagingPools staging_;
   const std::unique_ptr<StagingPool> upload_staging_;
   std::unique_ptr<DriverThread> uploads_;  // ends first
 };

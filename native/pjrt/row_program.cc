@@ -186,8 +186,8 @@ base::Status RowProgram::AddSize(int64_t rows, std::shared_ptr<const Executable>
   PackedTensors outputs = Place(output_bytes_, rows);
   const auto bytes = executable->temporary_bytes() + static_cast<int64_t>(inputs.bytes) +
                      static_cast<int64_t>(outputs.bytes);
-  auto staging = parameters_->accelerator()->MakeStaging(OutputsBegin(inputs) + outputs.bytes);
-  static_cast<void>(staging->Take());  // pins the first buffers before requests come
+  auto staging = parameters_->accelerator()->staging().Get(parameters_->model(),
+                                                           OutputsBegin(inputs) + outputs.bytes);
   programs_.insert_or_assign(
       rows, Program{std::move(executable), std::move(inputs), std::move(outputs), bytes,
                     std::make_unique<std::atomic<int64_t>>(0), std::move(staging)});

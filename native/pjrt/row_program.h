@@ -75,8 +75,8 @@ class RowProgram {
     int64_t run_bytes = 0;
     // The time of the accelerator that a run takes, learned from the runs; 0 before the first.
     std::unique_ptr<std::atomic<int64_t>> cost_ns;
-    // For the blocks of a run, the outputs' after the inputs'.
-    std::unique_ptr<StagingPool> staging;
+    // For the blocks of a run, the outputs' after the inputs'. The model's versions share it.
+    std::shared_ptr<StagingPool> staging;
   };
 
   int64_t PieceRows() const;

@@ -1,6 +1,7 @@
 #include "native/pjrt/staging.h"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -46,6 +47,15 @@ StagingPool::StagingPool(std::shared_ptr<const Client> client, base::ByteBudget*
       bytes_(RoundUp(bytes, 64)),
       at_once_(std::clamp<size_t>(kBytesAtOnce / std::max<size_t>(bytes_, 1), 1, kBuffersAtOnce)) {}
 
+void StagingPool::Prepare() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (made_count_ > 0) return;
+    made_count_ += at_once_;
+  }
+  static_cast<void>(Make());
+}
+
 StagingPool::Lease StagingPool::Take() {
   {
     const std::lock_guard lock(mutex_);
@@ -57,7 +67,11 @@ StagingPool::Lease StagingPool::Take() {
     if (made_count_ + at_once_ > kBuffersMax) return {this, Buffer()};
     made_count_ += at_once_;
   }
-  // Without the lock, because pinning takes long.
+  return Make();
+}
+
+// Without the lock, because pinning takes long.
+StagingPool::Lease StagingPool::Make() {
   std::unique_ptr<StagingBlock> made = StagingBlock::Make(client_, budget_, at_once_ * bytes_);
   const std::lock_guard lock(mutex_);
   if (made == nullptr) {
@@ -75,6 +89,21 @@ StagingPool::Lease StagingPool::Take() {
 void StagingPool::Return(Buffer buffer) {
   const std::lock_guard lock(mutex_);
   free_.push_back(buffer);
+}
+
+std::shared_ptr<StagingPool> StagingPools::Get(const std::string& model, size_t bytes) {
+  std::shared_ptr<StagingPool> pool;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto entry = pools_.begin(); entry != pools_.end();) {
+      entry = entry->second.expired() ? pools_.erase(entry) : std::next(entry);
+    }
+    std::weak_ptr<StagingPool>& entry = pools_[{model, bytes}];
+    pool = entry.lock();
+    if (pool == nullptr) entry = pool = std::make_shared<StagingPool>(client_, budget_, bytes);
+  }
+  pool->Prepare();
+  return pool;
 }
 
 }  // namespace millpond::pjrt

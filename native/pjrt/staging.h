@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -56,6 +58,8 @@ class StagingPool {
   // `bytes` are those of a buffer, 1 or more.
   StagingPool(std::shared_ptr<const Client> client, base::ByteBudget* budget, size_t bytes);
 
+  // Makes the first buffers, if there are none yet.
+  void Prepare();
   // Lends a buffer. The lease has none if all are in use, or if the budget has no more bytes.
   Lease Take();
 
@@ -65,6 +69,8 @@ class StagingPool {
     bool is_pinned = false;
   };
 
+  // Makes buffers and lends one of them. The caller has counted them.
+  Lease Make();
   void Return(Buffer buffer);
 
   const std::shared_ptr<const Client> client_;
@@ -96,6 +102,26 @@ class StagingPool::Lease {
  private:
   StagingPool* pool_;
   Buffer buffer_;
+};
+
+// The staging pools of an accelerator: one for each model and size of a buffer. A model's versions
+// share it, so that a swap pins nothing and unpins nothing, both of which stop all runs.
+//
+// Thread: any number at once. A pool ends with the last version that has it.
+class StagingPools {
+ public:
+  StagingPools(std::shared_ptr<const Client> client, base::ByteBudget* budget)
+      : client_(std::move(client)), budget_(budget) {}
+
+  // Returns the pool of buffers of `bytes`, 1 or more, with its first buffers. The budget must
+  // outlive it.
+  std::shared_ptr<StagingPool> Get(const std::string& model, size_t bytes);
+
+ private:
+  const std::shared_ptr<const Client> client_;
+  base::ByteBudget* const budget_;
+  std::mutex mutex_;
+  std::map<std::pair<std::string, size_t>, std::weak_ptr<StagingPool>> pools_;
 };
 
 }  // namespace millpond::pjrt

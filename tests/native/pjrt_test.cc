@@ -275,6 +275,24 @@ TEST_F(PjrtTest, RunsCopyFromAndToPinnedMemory) {
   EXPECT_EQ(accelerator->staging_bytes(), kUploadBytes);
 }
 
+// Pinning and unpinning stop all runs, so a swap does neither.
+TEST_F(PjrtTest, VersionsOfAModelShareStagingBuffers) {
+  const auto accelerator = MakeAccelerator();
+  auto before = MakeProgram(accelerator, {1, 8, 32}, 2);
+  const int64_t pins = controls_->pin_count;
+  const int64_t live = controls_->live_pins;
+  const int64_t bytes = accelerator->staging_bytes();
+  for (int swap = 0; swap < 3; ++swap) {
+    auto after = MakeProgram(accelerator, {1, 8, 32}, 2);
+    before = std::move(after);
+    EXPECT_EQ(controls_->live_pins, live);
+  }
+  EXPECT_EQ(controls_->pin_count, pins);
+  EXPECT_EQ(accelerator->staging_bytes(), bytes);
+  EXPECT_NE(accelerator->staging().Get("another", 128), accelerator->staging().Get("model", 128));
+  EXPECT_EQ(accelerator->staging_bytes(), bytes) << "the pools ended with their last owners";
+}
+
 TEST_F(PjrtTest, APluginThatPinsNothingRunsAllTheSame) {
   controls_->pins = false;
   const auto program = MakeProgram(MakeAccelerator(), {8}, 1);
