@@ -11,8 +11,7 @@ from loadtest.measure.timeline import SwapSpans
 from serving.base.errors import Unavailable
 
 SWAP_TIMEOUT_SECONDS = 400
-"""Enough for a version of 500 MB from a cold disk, at idle priority beside a load, and for all the time that a load
-may autotune."""
+"""Enough for a version of 500 MB from a cold disk, at idle priority beside a load."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,9 +32,9 @@ bool Fits(const MemoryBounds& bounds, const std::vector<CopyState>& copies,
   return all.total() <= bounds.limit_bytes && own.total() <= bounds.QuotaOf(copies.back().model);
 }
 
-base::Status NoRoom(int64_t bytes, int64_t run_bytes) {
+base::Status NoRoom(const char* what, int64_t bytes, int64_t run_bytes) {
   return {base::Code::kResourceExhausted,
-          "the parameters take " + std::to_string(bytes) + " bytes and a run " +
+          std::string(what) + " take " + std::to_string(bytes) + " bytes and a run " +
               std::to_string(run_bytes) +
               ", and the accelerator has not so much left for the model: serve fewer models there, "
               "or raise accelerator_memory_bytes or --accelerator_memory_fraction"};
@@ -152,7 +152,7 @@ base::StatusOr<DeviceMemory::CopyCharge> DeviceMemory::ChargeCopy(
     lock.unlock();
     CopyBytes all;
     all.Add(bytes, parts);
-    return NoRoom(all.bytes(), run_bytes);
+    return NoRoom("the parameters", all.bytes(), run_bytes);
   }
   copies_.push_back({model, bytes, run_bytes, owner, /*is_busy=*/false, parts});
   CountCopies();
@@ -167,6 +167,21 @@ base::StatusOr<DeviceMemory::CopyCharge> DeviceMemory::ChargeCopy(
   if (has_room) return charge;
   return base::Status(base::Code::kResourceExhausted,
                       "runs on the accelerator do not end, and the parameters need their memory");
+}
+
+base::StatusOr<DeviceMemory::CopyCharge> DeviceMemory::ChargeProgram(const std::string& model,
+                                                                     int64_t bytes,
+                                                                     int64_t run_bytes) {
+  const std::lock_guard lock(mutex_);
+  std::vector<CopyState> states = States(/*now_ns=*/0);
+  states.push_back({model, bytes, run_bytes, false, 0});
+  if (!Fits(bounds_, states, std::vector<bool>(states.size(), false)) ||
+      !HasRoomForRuns(model, bytes)) {
+    return NoRoom("the instructions of a program", bytes, run_bytes);
+  }
+  copies_.push_back({model, bytes, run_bytes, /*owner=*/nullptr, /*is_busy=*/false});
+  CountCopies();
+  return CopyCharge(this, std::prev(copies_.end()));
 }
 
 void DeviceMemory::Forget(const Owner* owner) {

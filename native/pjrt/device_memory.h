@@ -141,6 +141,10 @@ class DeviceMemory {
   base::StatusOr<CopyCharge> ChargeCopy(const std::string& model, int64_t bytes, int64_t run_bytes,
                                         Owner* owner, int64_t now_ns,
                                         const std::vector<SharedPart>& parts = {});
+  // Charges `bytes` of a program to `model`, a run of which takes `run_bytes`, for as long as the
+  // charge lives. Drops nothing and waits for nothing. Returns RESOURCE_EXHAUSTED without room.
+  base::StatusOr<CopyCharge> ChargeProgram(const std::string& model, int64_t bytes,
+                                           int64_t run_bytes);
   // The owner's copy cannot be taken out any more.
   void Forget(const Owner* owner);
   RunCharge ChargeRun(const std::string& model, int64_t bytes);

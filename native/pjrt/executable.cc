@@ -2,19 +2,6 @@
 
 namespace millpond::pjrt {
 
-namespace {
-
-int64_t TemporaryBytes(const Api& api, PJRT_Executable* executable) {
-  if (!MILLPOND_PJRT_HAS(api, PJRT_Executable_GetCompiledMemoryStats)) return 0;
-  MILLPOND_PJRT_ARGS(PJRT_Executable_GetCompiledMemoryStats, statistics);
-  statistics.executable = executable;
-  const base::Status counted = api.ToStatus(
-      api->PJRT_Executable_GetCompiledMemoryStats(&statistics), "counting a program's memory");
-  return counted.ok() ? statistics.temp_size_in_bytes : 0;
-}
-
-}  // namespace
-
 base::StatusOr<std::string> Serialize(const Api& api, PJRT_Executable* executable) {
   MILLPOND_PJRT_ARGS(PJRT_Executable_Serialize, serialize);
   serialize.executable = executable;
@@ -50,10 +37,22 @@ base::StatusOr<std::unique_ptr<Executable>> Executable::Own(const Api& api,
     outputs.executable = executable;
     MILLPOND_RETURN_IF_PJRT_ERROR(api, api->PJRT_Executable_NumOutputs(&outputs), kDoing);
     owner->output_count_ = outputs.num_outputs;
-    owner->temporary_bytes_ = TemporaryBytes(api, executable);
+    owner->CountMemory(executable);
     return {};
   }));
   return owner;
+}
+
+// Reads what the plugin counts; leaves zeros if it does not.
+void Executable::CountMemory(PJRT_Executable* executable) {
+  if (!MILLPOND_PJRT_HAS(api_, PJRT_Executable_GetCompiledMemoryStats)) return;
+  MILLPOND_PJRT_ARGS(PJRT_Executable_GetCompiledMemoryStats, statistics);
+  statistics.executable = executable;
+  const base::Status counted = api_.ToStatus(
+      api_->PJRT_Executable_GetCompiledMemoryStats(&statistics), "counting a program's memory");
+  if (!counted.ok()) return;
+  temporary_bytes_ = statistics.temp_size_in_bytes;
+  code_bytes_ = statistics.generated_code_size_in_bytes;
 }
 
 Executable::~Executable() {

@@ -37,6 +37,8 @@ class Executable {
   // The memory of the accelerator that a run takes beside its arguments and outputs; 0 if the
   // plugin does not say.
   int64_t temporary_bytes() const { return temporary_bytes_; }
+  // The memory of the accelerator that the program itself takes; 0 if the plugin does not say.
+  int64_t code_bytes() const { return code_bytes_; }
 
   // Starts a run with `arguments`, which it leaves as they are. Appends the outputs to `*outputs`;
   // they can be used at once, because the accelerator orders what uses them after the run.
@@ -49,6 +51,7 @@ class Executable {
  private:
   Executable(const Api& api, PJRT_LoadedExecutable* loaded) : api_(api), loaded_(loaded) {}
 
+  void CountMemory(PJRT_Executable* executable);
   // Calls `look` with what the API tells about the executable, and frees that.
   template <typename Look>
   base::Status LookAt(const std::string& while_doing, const Look& look) const;
@@ -57,6 +60,7 @@ class Executable {
   PJRT_LoadedExecutable* const loaded_;
   size_t output_count_ = 0;
   int64_t temporary_bytes_ = 0;
+  int64_t code_bytes_ = 0;
 };
 
 }  // namespace millpond::pjrt

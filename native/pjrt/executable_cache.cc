@@ -96,7 +96,7 @@ base::StatusOr<FoundProgram> ExecutableCache::FindOrCompile(const Accelerator& a
                                                             std::string_view hlo) const {
   const bool autotunes = accelerator.autotunes();
   const std::string& target = accelerator.target();
-  SharedExecutables::Pointer found = Find(accelerator, Header(target, hlo));
+  SharedExecutables::Pointer found = FindAutotuned(accelerator, hlo);
   if (found != nullptr) return FoundProgram{std::move(found), true};
   found = Find(accelerator, Header(target + kForTopology, hlo));
   if (found != nullptr) return FoundProgram{std::move(found), false};
@@ -108,6 +108,11 @@ base::StatusOr<FoundProgram> ExecutableCache::FindOrCompile(const Accelerator& a
   Keep(header, *compiled.value());
   return FoundProgram{accelerator.executables().Share(header, std::move(compiled.value())),
                       autotunes};
+}
+
+SharedExecutables::Pointer ExecutableCache::FindAutotuned(const Accelerator& accelerator,
+                                                          std::string_view hlo) const {
+  return Find(accelerator, Header(accelerator.target(), hlo));
 }
 
 bool ExecutableCache::HasAutotuned(const Accelerator& accelerator, std::string_view hlo) const {

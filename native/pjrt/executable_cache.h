@@ -42,6 +42,9 @@ class ExecutableCache {
   // An executable for a topology is loaded all the same, so that a start need not compile.
   base::StatusOr<FoundProgram> FindOrCompile(const Accelerator& accelerator,
                                              std::string_view hlo) const;
+  // Loads the autotuned executable of `hlo`; null if there is none, or none that can be loaded.
+  SharedExecutables::Pointer FindAutotuned(const Accelerator& accelerator,
+                                           std::string_view hlo) const;
   // Says whether the file of `hlo` is there, other than one without autotuning.
   bool HasAutotuned(const Accelerator& accelerator, std::string_view hlo) const;
 

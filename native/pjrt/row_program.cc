@@ -11,6 +11,7 @@
 #include "native/pjrt/device_buffer.h"
 #include "native/pjrt/device_schedule.h"
 #include "native/pjrt/piece_choice.h"
+#include "native/pjrt/tuned_trial.h"
 
 namespace millpond::pjrt {
 namespace {
@@ -48,10 +49,12 @@ class RowProgram::OneRun {
   // Copies the inputs to pinned memory, and fills them up, before the run has its turn, because no
   // other run should wait for that. If it `ends_early`, the turn ends before the outputs are
   // copied.
-  OneRun(const RowProgram& rows_of, const Program& program, const ParameterCopy& copy, int64_t rows,
-         int64_t size, const std::vector<const char*>& inputs, bool ends_early)
+  OneRun(const RowProgram& rows_of, const Program& program, const Executable& executable,
+         const ParameterCopy& copy, int64_t rows, int64_t size,
+         const std::vector<const char*>& inputs, bool ends_early)
       : rows_of_(rows_of),
         program_(program),
+        executable_(executable),
         copy_(copy),
         accelerator_(*rows_of.parameters_->accelerator()),
         rows_(rows),
@@ -133,7 +136,7 @@ class RowProgram::OneRun {
     for (const size_t index : rows_of_.parameter_indices_) {
       arguments.push_back(copy_.buffer(index));
     }
-    return program_.executable->Run(arguments, &results_);
+    return executable_.Run(arguments, &results_);
   }
 
   base::Status StartOutputs() {
@@ -160,6 +163,7 @@ class RowProgram::OneRun {
 
   const RowProgram& rows_of_;
   const Program& program_;
+  const Executable& executable_;
   const ParameterCopy& copy_;
   const Accelerator& accelerator_;
   const int64_t rows_;
@@ -177,21 +181,42 @@ class RowProgram::OneRun {
   std::vector<DeviceBuffer> results_;
 };
 
-base::Status RowProgram::AddSize(int64_t rows, std::shared_ptr<const Executable> executable) {
+base::StatusOr<ProgramSlot::Loaded> RowProgram::Load(
+    int64_t rows, std::shared_ptr<const Executable> executable) const {
   if (executable->output_count() != 1) {
     return base::Internal("an executable has " + std::to_string(executable->output_count()) +
                           " outputs in place of one block");
   }
+  const auto bytes = executable->temporary_bytes() +
+                     static_cast<int64_t>(Place(input_bytes_, rows).bytes) +
+                     static_cast<int64_t>(Place(output_bytes_, rows).bytes);
+  return ProgramSlot::Loaded{{}, std::move(executable), bytes};
+}
+
+base::Status RowProgram::AddSize(int64_t rows, std::shared_ptr<const Executable> executable) {
+  auto loaded = Load(rows, std::move(executable));
+  if (!loaded.ok()) return loaded.status();
   PackedTensors inputs = Place(input_bytes_, rows);
   PackedTensors outputs = Place(output_bytes_, rows);
-  const auto bytes = executable->temporary_bytes() + static_cast<int64_t>(inputs.bytes) +
-                     static_cast<int64_t>(outputs.bytes);
   auto staging = parameters_->accelerator()->staging().Get(parameters_->model(),
                                                            OutputsBegin(inputs) + outputs.bytes);
   programs_.insert_or_assign(
-      rows, Program{std::move(executable), std::move(inputs), std::move(outputs), bytes,
-                    std::make_unique<std::atomic<int64_t>>(0), std::move(staging)});
+      rows,
+      Program{std::make_unique<ProgramSlot>(std::move(loaded.value())), std::move(inputs),
+              std::move(outputs), std::make_unique<std::atomic<int64_t>>(0), std::move(staging)});
   counts_.AddSize(rows);
+  return {};
+}
+
+base::Status RowProgram::Offer(int64_t rows, std::shared_ptr<const Executable> executable) {
+  const int64_t code_bytes = executable->code_bytes();
+  auto loaded = Load(rows, std::move(executable));
+  if (!loaded.ok()) return loaded.status();
+  auto charge = parameters_->accelerator()->memory().ChargeProgram(parameters_->model(), code_bytes,
+                                                                   loaded.value().run_bytes);
+  if (!charge.ok()) return charge.status();
+  loaded.value().charge.emplace(std::move(charge.value()));
+  programs_.at(rows).slot->Offer(std::move(loaded.value()));
   return {};
 }
 
@@ -203,7 +228,7 @@ std::vector<int64_t> RowProgram::sizes() const {
 
 int64_t RowProgram::run_bytes_max() const {
   int64_t bytes = 0;
-  for (const auto& [rows, program] : programs_) bytes = std::max(bytes, program.run_bytes);
+  for (const auto& [rows, program] : programs_) bytes = std::max(bytes, program.slot->run_bytes());
   return bytes;
 }
 
@@ -213,15 +238,26 @@ base::Status RowProgram::Run(const ParameterCopy& copy, int64_t rows,
                              int64_t* wait_ns) const {
   std::vector<const char*> from = inputs;
   std::vector<char*> to = outputs;
+  const int64_t tried_rows = TunedTrial::rows();
+  if (tried_rows != TunedTrial::kNone && !MayTry(rows, tried_rows)) {
+    return base::NotFound("no program of " + std::to_string(tried_rows) +
+                          " rows is offered for the request");
+  }
   while (rows > 0) {
-    const int64_t taken = needs_exact_rows_ ? rows : std::min(rows, PieceRows());
-    const auto& [size, program] = *programs_.lower_bound(taken);
+    const bool is_trial = tried_rows != TunedTrial::kNone;
+    const int64_t most = is_trial ? tried_rows : PieceRows();
+    const int64_t taken = needs_exact_rows_ ? rows : std::min(rows, most);
+    const auto& [size, program] = *programs_.lower_bound(is_trial ? tried_rows : taken);
     MILLPOND_RETURN_IF_ERROR(RunPiece(copy, size, program, taken, from, to, deadline_ns, wait_ns));
     for (size_t i = 0; i < from.size(); ++i) from[i] += taken * input_bytes_[i];
     for (size_t i = 0; i < to.size(); ++i) to[i] += taken * output_bytes_[i];
     rows -= taken;
   }
   return {};
+}
+
+bool RowProgram::MayTry(int64_t rows, int64_t tried_rows) const {
+  return programs_.count(tried_rows) > 0 && (!needs_exact_rows_ || rows == tried_rows);
 }
 
 // Returns the rows that one run may have now.
@@ -241,10 +277,14 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
                                   int64_t* all_wait_ns) const {
   const Accelerator& accelerator = *parameters_->accelerator();
   const int64_t cost_ns = program.cost_ns->load(std::memory_order_relaxed);
+  const bool is_trial = TunedTrial::rows() != TunedTrial::kNone;
+  const ProgramSlot::Use use = program.slot->Begin(is_trial);
+  if (!use) return base::NotFound("no program of " + std::to_string(size) + " rows is offered");
   // Both outlive the run's copies and buffers, also after an error.
   std::optional<DeviceTurns::Turn> turn;
   std::optional<DeviceMemory::RunCharge> charge;
-  OneRun run(*this, program, copy, rows, size, inputs, DeviceSchedule::IsLong(cost_ns));
+  OneRun run(*this, program, use.executable(), copy, rows, size, inputs,
+             DeviceSchedule::IsLong(cost_ns));
   const int64_t came_ns = base::MonotonicNs();
   auto taken =
       accelerator.turns().Take(parameters_->model(), parameters_->is_low(), cost_ns, deadline_ns);
@@ -252,7 +292,7 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
   turn.emplace(std::move(taken.value()));
   const int64_t wait_ns = base::MonotonicNs() - came_ns;
   if (all_wait_ns != nullptr) *all_wait_ns += wait_ns;
-  charge.emplace(accelerator.memory().ChargeRun(parameters_->model(), program.run_bytes));
+  charge.emplace(accelerator.memory().ChargeRun(parameters_->model(), use.run_bytes()));
   if (!charge.value()) {
     return {base::Code::kResourceExhausted, "the accelerator has no memory left for a run"};
   }
@@ -264,6 +304,7 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
   program.cost_ns->store(cost_ns == 0 ? took_ns : cost_ns + (took_ns - cost_ns) / kCostRuns,
                          std::memory_order_relaxed);
   counts_.CountRun(size, rows);
+  if (is_trial) use.NotePassed();
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include "native/pjrt/device_turns.h"
 #include "native/pjrt/executable.h"
 #include "native/pjrt/packed_tensors.h"
+#include "native/pjrt/program_slot.h"
 #include "native/pjrt/run_figures.h"
 #include "native/pjrt/staging.h"
 
@@ -43,12 +44,29 @@ class RowProgram {
   // outputs in another (PackedTensors). Returns INTERNAL if it has several outputs.
   base::Status AddSize(int64_t rows, std::shared_ptr<const Executable> executable);
 
+  // Offers another executable for runs of `rows` rows, one of sizes(), to trials (TunedTrial).
+  // Charges its memory, so that runs of both find theirs. Returns RESOURCE_EXHAUSTED without memory
+  // for it, and the errors of AddSize. Offer, UseOffered and WithdrawOffered: one thread at a time,
+  // beside runs.
+  base::Status Offer(int64_t rows, std::shared_ptr<const Executable> executable);
+  // Says whether an executable is offered for `rows` rows, and a trial of it has ended well.
+  bool HasPassed(int64_t rows) const {
+    const auto program = programs_.find(rows);
+    return program != programs_.end() && program->second.slot->HasPassed();
+  }
+  // Makes later runs use the offered executable of that size. Waits for the runs under way of the
+  // one before, and frees it. Returns false, and changes nothing, unless HasPassed.
+  bool UseOffered(int64_t rows) const { return programs_.at(rows).slot->Replace(); }
+  // Frees what is offered for that size.
+  void WithdrawOffered(int64_t rows) const { programs_.at(rows).slot->Withdraw(); }
+
   // Computes `rows` rows, 1 or more, with `copy` of parameters(). `inputs` and `outputs` are the
   // elements of the first row of each; all rows of a tensor follow it. Waits for the model's turn.
   // Returns DEADLINE_EXCEEDED if that cannot come early enough, ABORTED if other runs came first
   // for too long, RESOURCE_EXHAUSTED if the run would take more memory than its model may have now,
-  // and the accelerator's error; `outputs` are undefined then. Adds the time of the wait to
-  // `*wait_ns` unless it is null.
+  // and the accelerator's error; `outputs` are undefined then. Returns NOT_FOUND if this thread
+  // tries a program that was not offered, or that the rows do not fill although they must. Adds the
+  // time of the wait to `*wait_ns` unless it is null.
   base::Status Run(const ParameterCopy& copy, int64_t rows, const std::vector<const char*>& inputs,
                    const std::vector<char*>& outputs,
                    int64_t deadline_ns = DeviceTurns::kNoDeadline,
@@ -69,17 +87,19 @@ class RowProgram {
   class OneRun;
 
   struct Program {
-    std::shared_ptr<const Executable> executable;
+    std::unique_ptr<ProgramSlot> slot;
     PackedTensors inputs;
     PackedTensors outputs;
-    int64_t run_bytes = 0;
     // The time of the accelerator that a run takes, learned from the runs; 0 before the first.
     std::unique_ptr<std::atomic<int64_t>> cost_ns;
     // For the blocks of a run, the outputs' after the inputs'. The model's versions share it.
     std::shared_ptr<StagingPool> staging;
   };
 
+  base::StatusOr<ProgramSlot::Loaded> Load(int64_t rows,
+                                           std::shared_ptr<const Executable> executable) const;
   int64_t PieceRows() const;
+  bool MayTry(int64_t rows, int64_t tried_rows) const;
   base::Status RunPiece(const ParameterCopy& copy, int64_t size, const Program& program,
                         int64_t rows, const std::vector<const char*>& inputs,
                         const std::vector<char*>& outputs, int64_t deadline_ns,

@@ -11,6 +11,7 @@
 
 #include "native/base/clock.h"
 #include "native/inference/answer.h"
+#include "native/pjrt/tuned_trial.h"
 #include "native/python/binding.h"
 #include "native/python/values.h"
 #include "native/tensor/run_context.h"
@@ -71,27 +72,22 @@ class PySavedModelLoad {
     return ValueOrThrow(WithoutGil([&] { return load_->CompileAhead(rules, compiler, cache); }));
   }
 
-  std::vector<nb::bytes> UntunedPrograms(const pjrt::Accelerator::List& accelerators,
-                                         std::vector<int64_t> rows, std::string cache_directory,
-                                         const std::string& tables, int64_t memory_bytes_max,
-                                         bool is_needed) {
-    const tf::AcceleratorUse use =
-        UseOf(accelerators, std::move(rows), std::move(cache_directory), tables, memory_bytes_max,
-              /*is_low=*/false, is_needed);
-    const auto programs = ValueOrThrow(WithoutGil([&] { return load_->UntunedPrograms(use); }));
-    std::vector<nb::bytes> bytes;
-    for (const std::string& program : programs) bytes.emplace_back(program.data(), program.size());
-    return bytes;
-  }
-
   std::vector<tf::AcceleratedSignature> UseAccelerator(const pjrt::Accelerator::List& accelerators,
                                                        std::vector<int64_t> rows,
                                                        std::string cache_directory,
                                                        const std::string& tables,
                                                        int64_t memory_bytes_max, bool is_low,
-                                                       bool is_needed) {
-    const tf::AcceleratorUse use = UseOf(accelerators, std::move(rows), std::move(cache_directory),
-                                         tables, memory_bytes_max, is_low, is_needed);
+                                                       bool is_needed, bool tunes_later) {
+    tf::AcceleratorUse use;
+    use.accelerators.assign(accelerators.begin(), accelerators.end());
+    use.rows = std::move(rows);
+    use.cache_directory = std::move(cache_directory);
+    use.only_if_worth = !is_needed;
+    use.tables = TablePlaceOf(tables);
+    use.memory_bytes_max = memory_bytes_max;
+    use.is_low = is_low;
+    use.is_needed = is_needed;
+    use.tunes_later = tunes_later;
     return ValueOrThrow(WithoutGil([&] { return load_->UseAccelerator(use); }));
   }
 
@@ -138,22 +134,6 @@ class PySavedModelLoad {
   void SetRestoreTarget(double seconds) { load_->SetRestoreTarget(seconds); }
 
  private:
-  static tf::AcceleratorUse UseOf(const pjrt::Accelerator::List& accelerators,
-                                  std::vector<int64_t> rows, std::string cache_directory,
-                                  const std::string& tables, int64_t memory_bytes_max, bool is_low,
-                                  bool is_needed) {
-    tf::AcceleratorUse use;
-    use.accelerators.assign(accelerators.begin(), accelerators.end());
-    use.rows = std::move(rows);
-    use.cache_directory = std::move(cache_directory);
-    use.only_if_worth = !is_needed;
-    use.tables = TablePlaceOf(tables);
-    use.memory_bytes_max = memory_bytes_max;
-    use.is_low = is_low;
-    use.is_needed = is_needed;
-    return use;
-  }
-
   std::unique_ptr<VersionLoad> load_;  // null only in the destructor
 };
 
@@ -216,6 +196,39 @@ void ChooseSide(const PyServable& self, const std::string& signature, int64_t ro
   ThrowIfError(self.loaded().model().ChooseSide(
       signature, rows, is_on_accelerator ? pjrt::Side::kAccelerator : pjrt::Side::kCpu,
       probe_one_of));
+}
+
+std::vector<nb::bytes> UntunedPrograms(const PyServable& self, const std::string& cache_directory) {
+  const auto pinned = ValueOrThrow(self.version().Pin());
+  const auto programs =
+      WithoutGil([&] { return self.loaded().model().UntunedPrograms(cache_directory); });
+  std::vector<nb::bytes> bytes;
+  for (const std::string& program : programs) bytes.emplace_back(program.data(), program.size());
+  return bytes;
+}
+
+std::vector<int64_t> OfferTunedPrograms(const PyServable& self,
+                                        const std::string& cache_directory) {
+  const auto pinned = ValueOrThrow(self.version().Pin());
+  const auto offered =
+      WithoutGil([&] { return self.loaded().model().OfferTunedPrograms(cache_directory); });
+  return {offered.begin(), offered.end()};
+}
+
+nb::bytes TryTunedPrograms(const PyServable& self, int64_t rows, const std::string& method,
+                           nb::bytes request) {
+  const pjrt::TunedTrial trial(rows);
+  return Replay(self, method, std::move(request));
+}
+
+int64_t UseTunedPrograms(const PyServable& self, int64_t rows) {
+  const auto pinned = ValueOrThrow(self.version().Pin());
+  return WithoutGil([&] { return self.loaded().model().UseTunedPrograms(rows); });
+}
+
+void WithdrawTunedPrograms(const PyServable& self) {
+  const auto pinned = ValueOrThrow(self.version().Pin());
+  WithoutGil([&] { self.loaded().model().WithdrawTunedPrograms(); });
 }
 
 nb::bytes SignatureDefMap(const PyServable& self) {
@@ -329,6 +342,12 @@ void RegisterLoadedServable(nb::module_& module) {
       .def("measure_sides", &MeasureSides, nb::arg("seconds_max"))
       .def("choose_side", &ChooseSide, nb::arg("signature"), nb::arg("rows"),
            nb::arg("is_on_accelerator"), nb::arg("probe_one_of"))
+      .def("untuned_programs", &UntunedPrograms, nb::arg("cache_directory"))
+      .def("offer_tuned_programs", &OfferTunedPrograms, nb::arg("cache_directory"))
+      .def("try_tuned_programs", &TryTunedPrograms, nb::arg("rows"), nb::arg("method"),
+           nb::arg("request"))
+      .def("use_tuned_programs", &UseTunedPrograms, nb::arg("rows"))
+      .def("withdraw_tuned_programs", &WithdrawTunedPrograms)
       .def("seal_arena", &SealArena)
       .def("destroy", &Destroy);
 }
@@ -358,12 +377,9 @@ void RegisterServable(nb::module_& module) {
       .def("tables_without_value", &Load::Get<&VersionLoad::TablesWithoutValue>)
       .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
       .def("analyze_rows", &Load::Run<&VersionLoad::AnalyzeRows>)
-      .def("untuned_programs", &Load::UntunedPrograms, nb::arg("accelerators"), nb::arg("rows"),
-           nb::arg("cache_directory"), nb::arg("tables"), nb::arg("memory_bytes_max"),
-           nb::arg("is_needed"))
       .def("use_accelerator", &Load::UseAccelerator, nb::arg("accelerators"), nb::arg("rows"),
            nb::arg("cache_directory"), nb::arg("tables"), nb::arg("memory_bytes_max"),
-           nb::arg("is_low"), nb::arg("is_needed"))
+           nb::arg("is_low"), nb::arg("is_needed"), nb::arg("tunes_later"))
       .def("make_callables", &Load::Run<&VersionLoad::MakeCallables>)
       .def("use_tables", &Load::UseTables, nb::arg("pool"))
       .def("plan_memory", &Load::PlanMemory, nb::arg("headroom_bytes"))

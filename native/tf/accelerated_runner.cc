@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "native/base/giving_way.h"
+#include "native/pjrt/tuned_trial.h"
 #include "native/tf/buffer_type.h"
 #include "native/tf/resource_reads.h"
 #include "native/tf/servable_device.h"
@@ -96,20 +97,6 @@ SignatureDrafts AcceleratedPrograms::Draft(const AcceleratorUse& use,
                          {use.rows, use.only_if_worth, use.tables, RoomBytes(use)});
 }
 
-std::vector<std::string> AcceleratedPrograms::UntunedPrograms(const AcceleratorUse& use,
-                                                              const SignatureDrafts& drafts) {
-  const pjrt::Accelerator& accelerator = *use.accelerators.front();
-  if (accelerator.autotunes()) return {};
-  const pjrt::ExecutableCache cache(use.cache_directory);
-  std::set<std::string> programs;
-  for (const SignatureDraft& draft : drafts.drafts) {
-    for (const auto& [rows, hlo] : draft.hlo_by_rows) {
-      if (!cache.HasAutotuned(accelerator, hlo)) programs.insert(hlo);
-    }
-  }
-  return {programs.begin(), programs.end()};
-}
-
 StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     const AcceleratorUse& use, SignatureDrafts drafted, LoadedTables* tables,
     tensorflow::Session* session) {
@@ -145,6 +132,11 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
       continue;
     }
     report = std::move(draft.report);
+    if (use.tunes_later) {
+      for (const int64_t rows : report.untuned_rows) {
+        made->untuned_[draft.signature->name][rows] = std::move(draft.hlo_by_rows.at(rows));
+      }
+    }
     made->programs_[draft.signature->name] = std::move(programs.value());
     made->splits_.emplace(draft.signature->name, std::move(draft.split));
     if (use.only_if_worth) {
@@ -186,8 +178,85 @@ Status AcceleratedPrograms::Upload(const AcceleratorUse& use) {
   return {};
 }
 
+std::vector<std::string> AcceleratedPrograms::UntunedPrograms(
+    const std::string& cache_directory) const {
+  if (parameters_.empty()) return {};
+  const pjrt::Accelerator& accelerator = *parameters_.front()->accelerator();
+  const pjrt::ExecutableCache cache(cache_directory);
+  std::set<std::string> programs;
+  const std::lock_guard lock(tuning_);
+  for (const auto& [signature, by_rows] : untuned_) {
+    for (const auto& [rows, hlo] : by_rows) {
+      if (!cache.HasAutotuned(accelerator, hlo)) programs.insert(hlo);
+    }
+  }
+  return {programs.begin(), programs.end()};
+}
+
+std::set<int64_t> AcceleratedPrograms::OfferTuned(const std::string& cache_directory) {
+  const pjrt::ExecutableCache cache(cache_directory);
+  std::set<int64_t> offered;
+  for (const auto& [signature, by_rows] : untuned_) {
+    for (const auto& [rows, hlo] : by_rows) {
+      if (Offer(cache, programs_.at(signature), rows, hlo)) offered.insert(rows);
+    }
+  }
+  return offered;
+}
+
+// Offers a program on each accelerator. Returns false if it cannot be offered on one of them.
+bool AcceleratedPrograms::Offer(const pjrt::ExecutableCache& cache, const Programs& programs,
+                                int64_t rows, const std::string& hlo) const {
+  for (const auto& program : programs) {
+    auto executable = cache.FindAutotuned(*program->parameters().accelerator(), hlo);
+    Status offered = base::NotFound("it is not in the cache, or cannot be loaded");
+    if (executable != nullptr) offered = program->Offer(rows, std::move(executable));
+    if (offered.ok()) continue;
+    LOG(INFO) << "program_not_offered: of " << rows << " rows: " << offered.message();
+    for (const auto& each : programs) each->WithdrawOffered(rows);
+    return false;
+  }
+  return true;
+}
+
+int64_t AcceleratedPrograms::UseTuned(int64_t rows) {
+  int64_t used_count = 0;
+  for (const auto& [signature, programs] : programs_) {
+    const bool has_passed = std::all_of(programs.begin(), programs.end(), [&](const auto& program) {
+      return program->HasPassed(rows);
+    });
+    if (!has_passed) continue;
+    for (const auto& program : programs) program->UseOffered(rows);
+    NoteTuned(signature, rows);
+    ++used_count;
+  }
+  return used_count;
+}
+
+void AcceleratedPrograms::NoteTuned(const std::string& signature, int64_t rows) {
+  const std::lock_guard lock(tuning_);
+  untuned_.at(signature).erase(rows);
+  for (AcceleratedSignature& report : signatures_) {
+    if (report.name != signature) continue;
+    std::vector<int64_t>& untuned = report.untuned_rows;
+    untuned.erase(std::remove(untuned.begin(), untuned.end(), rows), untuned.end());
+  }
+}
+
+void AcceleratedPrograms::WithdrawTuned() {
+  for (const auto& [signature, by_rows] : untuned_) {
+    for (const auto& [rows, hlo] : by_rows) {
+      for (const auto& program : programs_.at(signature)) program->WithdrawOffered(rows);
+    }
+  }
+}
+
 std::vector<AcceleratedSignature> AcceleratedPrograms::signatures() const {
-  std::vector<AcceleratedSignature> signatures = signatures_;
+  std::vector<AcceleratedSignature> signatures;
+  {
+    const std::lock_guard lock(tuning_);
+    signatures = signatures_;
+  }
   for (AcceleratedSignature& signature : signatures) {
     const MeasuredSides* const sides = SidesOf(signature.name);
     if (sides != nullptr) signature.sizes = sides->times.Times();
@@ -256,6 +325,7 @@ AcceleratedRunner::AcceleratedRunner(std::unique_ptr<SignatureRunner> host,
 Status AcceleratedRunner::RunInTurn(const tensor::OutputSet& outputs,
                                     const tensor::TensorList& inputs, tensor::TensorList* result,
                                     int64_t* wait_ns) const {
+  if (pjrt::TunedTrial::rows() != pjrt::TunedTrial::kNone) return Try(outputs, inputs, result);
   const auto tried = TryThere(outputs, inputs, result, wait_ns);
   if (!tried.ok()) return tried.status();
   if (!tried.value()) return {};
@@ -357,6 +427,22 @@ StatusOr<std::optional<pjrt::CpuReason>> AcceleratedRunner::TryThere(
         has_failed = true;
     }
   }
+}
+
+// Runs a trial on each accelerator that is left. Its failure says nothing about the accelerator.
+Status AcceleratedRunner::Try(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                              tensor::TensorList* result) const {
+  const std::optional<int64_t> rows = RowsOf(inputs);
+  if (!rows) return base::NotFound("the request has not the shapes of the signature's programs");
+  for (const auto& replica : replicas_) {
+    Choice choice{replica.get(), PinCopy(*replica)};
+    if (choice.copy == nullptr) {
+      return {base::Code::kUnavailable, "the parameters are not on the accelerator now"};
+    }
+    int64_t wait_ns = 0;
+    MILLPOND_RETURN_IF_ERROR(RunThere(choice, *rows, outputs, inputs, result, &wait_ns));
+  }
+  return {};
 }
 
 // Returns the rows of a request, or nothing if it has none, or not the shapes of the signature.

@@ -6,7 +6,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +45,7 @@ struct AcceleratorUse {
   int64_t memory_bytes_max = 0;  // that all versions of the model may have on each; 0: all
   bool is_needed = false;        // the parameters must be there at the end of the load
   bool is_low = false;           // the model's runs have low priority
+  bool tunes_later = false;      // keeps what UntunedPrograms shows
   // Pins the memory of the version's parameters, of which so many bytes are copied; none: it stays
   // as it is.
   std::function<void(int64_t bytes)> pin_parameters;
@@ -59,9 +62,6 @@ class AcceleratedPrograms {
   static SignatureDrafts Draft(const AcceleratorUse& use,
                                const tensorflow::MetaGraphDef& meta_graph,
                                const tensor::SignatureMap& signatures);
-  // Returns the programs of `drafts` that Make would compile without autotuning.
-  static std::vector<std::string> UntunedPrograms(const AcceleratorUse& use,
-                                                  const SignatureDrafts& drafts);
   // Compiles the signatures that were `drafted`, whose variables have their values in `session`,
   // and copies the variables to the accelerators. Tables that another version has there are shared;
   // `tables` are those of this version, null for none. Adds the nodes of host parts to `session`.
@@ -72,6 +72,21 @@ class AcceleratedPrograms {
                                                                    SignatureDrafts drafted,
                                                                    LoadedTables* tables,
                                                                    tensorflow::Session* session);
+
+  // Returns the programs, as serialized xla.HloModuleProtos, that run without autotuning although
+  // the cache has no autotuned ones. None unless the use `tunes_later`.
+  std::vector<std::string> UntunedPrograms(const std::string& cache_directory) const;
+  // Offers the autotuned programs that the cache has by now to trials (pjrt::TunedTrial), in place
+  // of programs that run without autotuning. Returns the numbers of rows of those that were
+  // offered. Leaves out a program that cannot be loaded, or for which there is no memory, on any of
+  // the accelerators. 5 ms for each. OfferTuned, UseTuned and WithdrawTuned: one thread at a time,
+  // beside requests.
+  std::set<int64_t> OfferTuned(const std::string& cache_directory);
+  // Makes requests use the programs of `rows` rows that were offered, and of which a trial has
+  // ended well on each accelerator. Returns their number.
+  int64_t UseTuned(int64_t rows);
+  // Frees the programs that are still offered.
+  void WithdrawTuned();
 
   // Where each signature runs now.
   std::vector<AcceleratedSignature> signatures() const;
@@ -97,20 +112,28 @@ class AcceleratedPrograms {
 
   AcceleratedPrograms() = default;
   base::Status Upload(const AcceleratorUse& use);
+  bool Offer(const pjrt::ExecutableCache& cache, const Programs& programs, int64_t rows,
+             const std::string& hlo) const;
+  void NoteTuned(const std::string& signature, int64_t rows);
 
   std::vector<std::shared_ptr<pjrt::DeviceParameters>> parameters_;  // of each accelerator
   std::map<std::string, Programs, std::less<>> programs_;
   std::map<std::string, SignatureSplit, std::less<>> splits_;  // of the programs
   // The sides of the programs, unless all their runs are for the accelerator.
   std::map<std::string, std::unique_ptr<MeasuredSides>, std::less<>> sides_;
+  // The programs without autotuning, by signature and rows; see `tunes_later`. Guarded by
+  // `tuning_`, as what has changed in `signatures_`.
+  std::map<std::string, std::map<int64_t, std::string>, std::less<>> untuned_;
   std::vector<AcceleratedSignature> signatures_;
+  mutable std::mutex tuning_;
 };
 
 // Runs a signature on the accelerator with the shortest expected wait, of those that have its
 // programs. After a failure it leaves out the accelerator, which may be gone, and the others take
 // over. The CPU runs a request that has not the shapes of the signature, and gives its error. It
 // also runs requests while no accelerator is left or has the parameters, requests of threads that
-// give way, and requests that have waited for long while others ran.
+// give way, and requests that have waited for long while others ran. A trial (pjrt::TunedTrial)
+// runs on each accelerator in turn, and returns its error.
 class AcceleratedRunner final : public DeviceRunner {
  public:
   // Borrows `programs`, which are equal but for their accelerators, and `signature`.
@@ -155,6 +178,8 @@ class AcceleratedRunner final : public DeviceRunner {
                                                           tensor::TensorList* result,
                                                           int64_t* wait_ns) const;
   std::optional<int64_t> RowsOf(const tensor::TensorList& inputs) const;
+  base::Status Try(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
+                   tensor::TensorList* result) const;
   base::Status RunThere(const Choice& choice, int64_t rows, const tensor::OutputSet& outputs,
                         const tensor::TensorList& inputs, tensor::TensorList* result,
                         int64_t* wait_ns) const;

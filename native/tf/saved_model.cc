@@ -239,7 +239,6 @@ struct SavedModel::State {
   const std::unique_ptr<WriteWatch> write_watch = std::make_unique<WriteWatch>();
   // Members are destroyed in reverse order: callables before the session that they belong to.
   std::unique_ptr<tensorflow::Session> session;
-  std::optional<SignatureDrafts> drafts;             // of UntunedPrograms, for UseAccelerator
   std::unique_ptr<AcceleratedPrograms> accelerated;  // null: all runs on the CPU
   std::map<std::string, std::unique_ptr<SignatureRunner>, std::less<>> callables;
   std::unique_ptr<JointRunners> joint_runners;
@@ -508,21 +507,10 @@ Status SavedModel::AnalyzeRows() {
   return {};
 }
 
-StatusOr<std::vector<std::string>> SavedModel::UntunedPrograms(const AcceleratorUse& use) {
-  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "UntunedPrograms"));
-  MILLPOND_RETURN_IF_ERROR(state_->CheckVariablesStay());
-  state_->drafts = AcceleratedPrograms::Draft(use, state_->meta_graph, state_->signatures);
-  return AcceleratedPrograms::UntunedPrograms(use, *state_->drafts);
-}
-
 Status SavedModel::UseAccelerator(const AcceleratorUse& use) {
   MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "UseAccelerator"));
   MILLPOND_RETURN_IF_ERROR(state_->CheckVariablesStay());
-  SignatureDrafts drafts =
-      state_->drafts.has_value()
-          ? std::move(*state_->drafts)
-          : AcceleratedPrograms::Draft(use, state_->meta_graph, state_->signatures);
-  state_->drafts.reset();
+  SignatureDrafts drafts = AcceleratedPrograms::Draft(use, state_->meta_graph, state_->signatures);
   return base::MoveValue(AcceleratedPrograms::Make(use, std::move(drafts), state_->tables.get(),
                                                    state_->session.get()),
                          &state_->accelerated);
@@ -576,6 +564,24 @@ Status SavedModel::ChooseSide(const std::string& signature, int64_t rows, pjrt::
   if (sides != nullptr && sides->times.Choose(rows, side, probe_one_of)) return {};
   return base::NotFound("signature '" + signature + "' has no choice for " + std::to_string(rows) +
                         " rows");
+}
+
+std::vector<std::string> SavedModel::UntunedPrograms(const std::string& cache_directory) const {
+  return state_->accelerated == nullptr ? std::vector<std::string>()
+                                        : state_->accelerated->UntunedPrograms(cache_directory);
+}
+
+std::set<int64_t> SavedModel::OfferTunedPrograms(const std::string& cache_directory) const {
+  return state_->accelerated == nullptr ? std::set<int64_t>()
+                                        : state_->accelerated->OfferTuned(cache_directory);
+}
+
+int64_t SavedModel::UseTunedPrograms(int64_t rows) const {
+  return state_->accelerated == nullptr ? 0 : state_->accelerated->UseTuned(rows);
+}
+
+void SavedModel::WithdrawTunedPrograms() const {
+  if (state_->accelerated != nullptr) state_->accelerated->WithdrawTuned();
 }
 
 Status SavedModel::MakeCallables() {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -82,10 +83,6 @@ class SavedModel {
   // Returns the names of the tables that requests look keys up in, and that neither Restore nor
   // RunInit has filled. After RunInit, before MakeCallables.
   std::vector<std::string> TablesWithoutValue() const;
-  // Returns the programs, as serialized xla.HloModuleProtos, that UseAccelerator would compile
-  // without autotuning. After AnalyzeRows, before UseAccelerator, which must have the same `use`
-  // and does not translate again; may be left out. Takes about 0.1 s for each number of rows.
-  base::StatusOr<std::vector<std::string>> UntunedPrograms(const AcceleratorUse& use);
   // Compiles the signatures that can run on an accelerator for it, and copies their variables
   // there, for signatures_on_accelerator(). After AnalyzeRows, before MakeCallables, and may be
   // left out. Returns RESOURCE_EXHAUSTED if the variables do not fit there, and the errors of its
@@ -149,6 +146,11 @@ class SavedModel {
   // signature has no choice for that size.
   base::Status ChooseSide(const std::string& signature, int64_t rows, pjrt::Side side,
                           int64_t probe_one_of) const;
+  // The programs that run without autotuning, and their replacement (AcceleratedPrograms).
+  std::vector<std::string> UntunedPrograms(const std::string& cache_directory) const;
+  std::set<int64_t> OfferTunedPrograms(const std::string& cache_directory) const;
+  int64_t UseTunedPrograms(int64_t rows) const;
+  void WithdrawTunedPrograms() const;
   const tensor::SignatureMap& signatures() const;
   // A serialized tensorflow.serving.SignatureDefMap.
   const std::string& signature_def_map() const;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "native/base/clock.h"
+#include "native/pjrt/tuned_trial.h"
 #include "native/tf/tensor_storage.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -35,12 +36,15 @@ base::Status SplitRunner::Run(const tensor::OutputSet& outputs, const tensor::Te
 base::Status SplitRunner::RunOnChosenSide(const tensor::OutputSet& outputs,
                                           const tensor::TensorList& inputs,
                                           tensor::TensorList* result) const {
+  int64_t wait_ns = 0;
+  if (pjrt::TunedTrial::rows() != pjrt::TunedTrial::kNone) {
+    return RunParts(outputs, inputs, result, &wait_ns);
+  }
   const std::optional<int64_t> rows = RowsOf(inputs);
   const pjrt::SidePlan plan = PlanFor(rows);
   const bool is_on_cpu = plan.side == pjrt::Side::kCpu;
   if (is_on_cpu) device_->CountCpuRun(pjrt::CpuReason::kFaster);
   if (!is_on_cpu && !device_->MayRun(rows)) return whole_->Run(outputs, inputs, result);
-  int64_t wait_ns = 0;
   const int64_t began_ns = plan.is_timed ? base::MonotonicNs() : 0;
   base::Status ran = is_on_cpu ? whole_->Run(outputs, inputs, result)
                                : RunParts(outputs, inputs, result, &wait_ns);

@@ -34,7 +34,8 @@ class DeviceRunner : public SignatureRunner {
 
 // Runs a signature in two parts: the host part, and then the device part with what crosses. If a
 // part fails, the CPU runs the whole signature, so that the answer is the CPU's, or its error. It
-// does so at once if the device cannot take the run, or if the CPU is chosen for so many rows.
+// does so at once if the device cannot take the run, or if the CPU is chosen for so many rows. A
+// trial (pjrt::TunedTrial) is for the device alone.
 class SplitRunner final : public SignatureRunner {
  public:
   // `whole` runs the signature on the CPU, `host` the host part (null if it has none), and `device`

@@ -47,13 +47,6 @@ Status VersionLoad::RunStep(Status (SavedModel::*step)()) {
   return (model().*step)();
 }
 
-StatusOr<std::vector<std::string>> VersionLoad::UntunedPrograms(AcceleratorUse use) {
-  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
-  use.model = id_.name;
-  const auto loading = base::CrashScope::Loading(crash_row_);
-  return model().UntunedPrograms(use);
-}
-
 base::StatusOr<std::vector<AcceleratedSignature>> VersionLoad::UseAccelerator(AcceleratorUse use) {
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
   use.model = id_.name;

@@ -50,8 +50,7 @@ struct FinishedLoad {
 //
 //   ReadGraph  [CheckInputShapes]  [CompileAhead]  [[UseTables]  PlanMemory  TakeArena]
 //   CreateSession  Restore
-//   RunInit  [AnalyzeRows  [[UntunedPrograms]  UseAccelerator]]  MakeCallables  [MakeCallable ...]
-//   Finish
+//   RunInit  [AnalyzeRows  [UseAccelerator]]  MakeCallables  [MakeCallable ...]  Finish
 //
 // Thread: one thread at a time takes the steps, and no request thread, because they take long. Any
 // thread may call Cancel, SetRestoreBytesPerSecond and restored_bytes, also after the end. The
@@ -81,8 +80,6 @@ class VersionLoad {
   base::Status Restore() { return RunStep(&SavedModel::Restore); }
   base::Status RunInit() { return RunStep(&SavedModel::RunInit); }
   base::Status AnalyzeRows() { return RunStep(&SavedModel::AnalyzeRows); }
-  // Returns the programs that are not autotuned (SavedModel::UntunedPrograms).
-  base::StatusOr<std::vector<std::string>> UntunedPrograms(AcceleratorUse use);
   // Returns what became of each signature (SavedModel::UseAccelerator).
   base::StatusOr<std::vector<AcceleratedSignature>> UseAccelerator(AcceleratorUse use);
   base::Status MakeCallables() { return RunStep(&SavedModel::MakeCallables); }

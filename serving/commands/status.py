@@ -274,9 +274,13 @@ def _accelerator_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[s
         if name in runs:
             start = f"{text}; on" if text else "runs on"
             text = f"{start} the accelerator {_runs_text(version, runs[name])}"
-        # Servers of earlier releases do not send these two.
+        # Servers of earlier releases do not send these three.
         part = parts.get(name, {})
-        more = sides_text(part.get("sizes", ())), untuned_text(part.get("untuned_rows", ()))
+        tuning = version.get("autotuning") or {}
+        untuned = untuned_text(
+            part.get("untuned_rows", ()), tuning.get("state", ""), tuning.get("reason", "")
+        )
+        more = sides_text(part.get("sizes", ())), untuned
         if text:
             yield "; ".join(filter(None, (f"{subject}: signature {name} {text}", *more)))
 

@@ -220,17 +220,17 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "accelerator_autotuning",
-        choice("never", "start", "always"),
+        choice("never", "start", "background"),
         ServerConfig.accelerator_autotuning,
-        "when programs for a GPU are autotuned: before the server is ready (start), also for graphs that come "
-        "later, in another process that their loads wait for (always), or never",
+        "when programs for a GPU are autotuned: before the server is ready (start), also those of graphs that "
+        "come later, in another process while their versions serve (background), or never",
     ),
     Flag(
         "accelerator_autotuning_seconds",
         seconds_from_one(WAIT_SECONDS_MAX),
         ServerConfig.accelerator_autotuning_seconds,
-        "the most time that a load waits for --accelerator_autotuning=always; then its programs are compiled "
-        "without it",
+        "the most time that the process of --accelerator_autotuning=background takes for a version; then it is "
+        "killed",
     ),
     Flag(
         "model_memory_limit_bytes",

@@ -133,8 +133,8 @@ class ServerConfig:
     accelerator_memory_fraction: float = 0.9
     accelerator_memory_bytes: int = 0  # of each device; 0: as the fraction says
     accelerator_cache_directory: str = ""  # "": a private one, removed at the end
-    accelerator_autotuning: str = "start"
-    accelerator_autotuning_seconds: float = 300.0  # of a load, beside requests
+    accelerator_autotuning: str = "background"
+    accelerator_autotuning_seconds: float = 900.0  # of a process, beside requests
     model_memory_limit_bytes: int = 0  # 0: what the machine or the control group has
     load_priority: str = "idle"
     pin_request_threads: str = "loads"

@@ -59,7 +59,6 @@ class LoadStage(Enum):
     CREATE_SESSION = "create_session"
     RESTORE = "restore"
     INIT = "init"
-    AUTOTUNE = "autotune"
     COMPILE = "compile"
     MAKE_CALLABLES = "make_callables"
     WARM_UP = "warm_up"

@@ -196,7 +196,7 @@ class AheadCompiler(Protocol):
         """The programs that were compiled."""
 
     def compile_into(self, program: bytes, cache_directory: str) -> None:
-        """Compiles a program of `SavedModelLoad.untuned_programs` into the cache, unless it is there.
+        """Compiles a program of `Servable.untuned_programs` into the cache, unless it is there.
 
         Raises the plugin's error, and FAILED_PRECONDITION if the cache cannot be written.
         """
@@ -378,22 +378,6 @@ class SavedModelLoad(Protocol):
         10 µs for each node of the graph.
         """
 
-    def untuned_programs(
-        self,
-        accelerators: Sequence[Accelerator],
-        rows: Sequence[int],
-        cache_directory: str,
-        tables: str,
-        memory_bytes_max: int,
-        is_needed: bool,
-    ) -> Sequence[bytes]:
-        """The programs that `use_accelerator`, with the same arguments, would compile without autotuning.
-
-        Each is a serialized `xla.HloModuleProto`. None if the first of `accelerators` autotunes. Optional: right
-        before `use_accelerator`, which then does not translate the signatures again. It takes about 0.1 s for each
-        of `rows`. Raises as `use_accelerator` does.
-        """
-
     def use_accelerator(
         self,
         accelerators: Sequence[Accelerator],
@@ -403,6 +387,7 @@ class SavedModelLoad(Protocol):
         memory_bytes_max: int,
         is_low: bool,
         is_needed: bool,
+        tunes_later: bool,
     ) -> Sequence[AcceleratedSignature]:
         """Compiles the signatures that can run on `accelerators`, and copies their variables to each.
 
@@ -412,6 +397,8 @@ class SavedModelLoad(Protocol):
         the place of the tables of look-ups: "auto", "host" or "device" (`TablePlace`). Programs are kept in
         `cache_directory`, unless it is "". It takes 0.2 to 1 s for each program that is not there.
         Optional: between `run_init` and `make_callables`.
+
+        If it `tunes_later`, the programs that come without autotuning are kept for `Servable.untuned_programs`.
 
         Runs of models take turns there. With `is_low` they yield to the runs of all models that are not.
 

@@ -381,6 +381,36 @@ class Servable(Protocol):
         if the signature has no choice for that size.
         """
 
+    def untuned_programs(self, cache_directory: str) -> Sequence[bytes]:
+        """The programs that run without autotuning, and of which the cache has no autotuned ones.
+
+        Each is a serialized `xla.HloModuleProto`. None unless `SavedModelLoad.use_accelerator` was told so.
+        """
+
+    def offer_tuned_programs(self, cache_directory: str) -> Sequence[int]:
+        """Loads the autotuned programs that the cache has by now, for `try_tuned_programs`. About 5 ms for each.
+
+        Returns the numbers of rows of the programs. Left out are those that cannot be loaded on each accelerator, and
+        those for which there is no memory. This method and the next three are for one thread at a time, beside
+        requests.
+        """
+
+    def try_tuned_programs(self, rows: int, method: str, request: bytes) -> bytes:
+        """Does the same as `replay`, with the offered programs of `rows` rows on each accelerator; never on the CPU.
+
+        Raises NOT_FOUND if none was offered for the request's signature, or if the request has not the rows that it
+        needs; UNAVAILABLE if the parameters are not there now; and the errors of runs.
+        """
+
+    def use_tuned_programs(self, rows: int) -> int:
+        """Gives offered programs of `rows` rows to requests, if a try has ended well; returns their number.
+
+        Waits for the runs under way of the programs before, and frees these.
+        """
+
+    def withdraw_tuned_programs(self) -> None:
+        """Frees the programs that are still offered."""
+
     def seal_arena(self) -> bool:
         """Makes the slab read-only, once the version is warm.
 

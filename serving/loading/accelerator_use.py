@@ -13,12 +13,11 @@ from tempfile import mkdtemp
 import structlog
 
 from serving.base.errors import FailedPrecondition, InvalidConfig
-from serving.core.cancellation import Cancellation
 from serving.core.model_settings import TablePlace
 from serving.core.servable import ServableId
 from serving.data_plane.loads import Accelerator, SavedModelLoad
 from serving.data_plane.servables import AcceleratedSignature
-from serving.loading.autotuning import Autotuning, Trials
+from serving.loading.autotuning import Autotuning, Tuning
 from serving.loading.device_placement import DevicePlacement
 from serving.loading.side_choices import SideChoices
 
@@ -109,12 +108,16 @@ class AcceleratorUse:
     """True if `stop` removes the cache."""
 
     autotuning: Autotuning | None = None
-    """None: programs of later loads are not autotuned."""
+    """None: programs that come without autotuning stay so."""
+
+    def tuning(self, servable_id: ServableId) -> Tuning | None:
+        """The progress of a version's autotuning; None if it has none."""
+        return None if self.autotuning is None else self.autotuning.tuning(servable_id)
 
     def end_autotuning(self) -> None:
         """Keeps compilations from delaying requests: they take the plugin's first choice of each kernel from now on.
 
-        On a thread of normal priority. Later programs are autotuned by another process.
+        On a thread of normal priority. Programs that come without autotuning are replaced later.
         """
         for accelerator in self.accelerators:
             accelerator.end_autotuning()
@@ -124,7 +127,7 @@ class AcceleratorUse:
             self.autotuning.start()
 
     def stop_autotuning(self, timeout_seconds: float) -> bool:
-        """Ends the other processes. Returns False if a thread still runs."""
+        """Ends the process of trials. Returns False if its thread still runs."""
         return self.autotuning is None or self.autotuning.stop(timeout_seconds)
 
     def stop(self) -> None:
@@ -136,42 +139,13 @@ class AcceleratorUse:
     def placed(
         self, servable_id: ServableId, load: SavedModelLoad, needs: AcceleratorNeeds
     ) -> AbstractContextManager[Sequence[Accelerator]]:
-        """Chooses the accelerators of a version, for `autotune` and `apply` inside the block."""
+        """Chooses the accelerators of a version, for `apply` inside the block."""
         return self.placement.place(
             servable_id.name,
             load.restored_bytes + load.kept_bytes,
             allowed=needs.devices,
             replica_count=needs.replica_count,
         )
-
-    def autotunes_beside(self, accelerators: Sequence[Accelerator]) -> bool:
-        """True if a version on `accelerators` is autotuned by `autotune`, and not as it is compiled."""
-        return self.autotuning is not None and not accelerators[0].autotunes
-
-    def autotune(
-        self,
-        servable_id: ServableId,
-        load: SavedModelLoad,
-        accelerators: Sequence[Accelerator],
-        needs: AcceleratorNeeds,
-        *,
-        cancellation: Cancellation,
-        status_error: type[Exception],
-    ) -> None:
-        """Has those programs autotuned by another process that the cache has not, so that `apply` finds them there."""
-        try:
-            programs = load.untuned_programs(
-                accelerators,
-                self.rows,
-                self.cache_directory,
-                needs.tables.value,
-                needs.memory_bytes_max,
-                needs.is_needed,
-            )
-        except status_error:
-            return  # `apply` meets the same error, and reports it
-        if self.autotuning is not None and programs:
-            self.autotuning.run(Trials(servable_id, accelerators[0].name, programs), cancellation)
 
     def apply(
         self,
@@ -197,6 +171,7 @@ class AcceleratorUse:
                 needs.memory_bytes_max,
                 needs.is_low,
                 needs.is_needed,
+                self.autotuning is not None,
             )
         except status_error as error:
             if needs.is_needed:

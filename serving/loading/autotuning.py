@@ -1,320 +1,224 @@
-"""Autotuning on a server that is ready: in a process of its own, so that no run of a request waits for its end.
+"""Autotuning on a server that is ready: versions serve at once, and their programs are replaced by tuned ones later."""
 
-XLA tries variants of a program out under a lock that stops all runs of its process. Runs of another process only share
-the GPU's time.
-"""
-
-import os
-import subprocess
-import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from hashlib import sha256
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 
 import structlog
 
-from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
-from serving.base.executor import ThreadExecutor
-from serving.base.name_text import printable
+from serving.base.clock import Clock, seconds_since
 from serving.core.cancellation import Cancellation
-from serving.core.servable import ServableId
-from serving.loading.program_files import program_file
+from serving.core.model_settings import GateSettings
+from serving.core.servable import AVAILABLE, END, UNLOADING, ServableId, ServableStatus
+from serving.data_plane.servables import Servable
+from serving.data_plane.status_errors import statuses_as_errors
+from serving.gates.answer_watch import Answer
+from serving.gates.tuned_check import TunedCheck
+from serving.loading.trial_process import TrialRuns, Trials
 
 _log = structlog.get_logger(__name__)
 
-_MEMORY_SHARE_MIN = 0.01
-"""Trials in less memory fail: 1 % of a large GPU holds the operands of one large product."""
-
-_SPAWN_SECONDS_MAX = 10.0
-_END_SECONDS_MAX = 10.0
-"""A process that was killed is gone in milliseconds, unless a driver holds it."""
-
-_FAILURES_MAX = 2
-"""A program that has failed so often is left to the next start, so that a process that hangs delays few loads."""
-
-_NO_TURN = "the processes of other loads took all the time"
-
-_STDERR_CHARACTERS = 2_000
-_MODULE = "serving.loading.autotuning_process"
+_NOT_TRIED = "no tuned program could be loaded, or no request tries it"
 
 
-def trial_memory_share(server_fraction: float) -> float:
-    """The share of a GPU's memory for trials beside a server that may take `server_fraction`; 0: too little.
+class TuningState(Enum):
+    """The progress of a version whose programs came without autotuning."""
 
-    It is half of what the server never takes. The other half is for the contexts and the programs of both processes. So
-    trials never take memory that the server counts on, however much it uses later.
-    """
-    share = (1.0 - server_fraction) / 2
-    return share if share >= _MEMORY_SHARE_MIN else 0.0
-
-
-def visible_device(device: str, environment: Mapping[str, str]) -> str | None:
-    """The value of CUDA_VISIBLE_DEVICES with which a process sees this device of the server only.
-
-    None if the server's own value does not tell.
-    """
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return device
-    names = [name.strip() for name in visible.split(",")]
-    return names[int(device)] if int(device) < len(names) else None
-
-
-class Child(Protocol):
-    """A process that was started."""
-
-    def wait(self, timeout_seconds: float) -> int | None:
-        """Waits for its end, and returns its status; None at the timeout."""
-        ...
-
-    def kill(self) -> None:
-        """Ends it now. Returns at once; it may be gone already. Any thread."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialSettings:
-    """The settings of all trials. `memory_share` is of each GPU; `seconds_max` is for one load."""
-
-    plugin: str
-    cache_directory: str
-    memory_share: float
-    seconds_max: float
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True)
-class Trials:
-    """Programs to autotune for a version on the device of that name."""
+class Tuning:
+    """The autotuning of one version. `reason` says why not all of its programs are tuned, if it has FAILED."""
+
+    state: TuningState
+    reason: str = ""
+
+
+def not_tuned(servable_id: ServableId) -> Tuning | None:
+    """The autotuning of a version on a server without it: None."""
+    del servable_id
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntunedVersion:
+    """A version whose programs were compiled without autotuning, on the device of that name.
+
+    `answers` are those that it gave in its load.
+    """
 
     servable_id: ServableId
+    servable: Servable
     device: str
-    programs: Sequence[bytes]
-
-
-Spawn = Callable[[TrialSettings, Trials, int], Child]
-"""Starts the process of trials, whose standard error is a descriptor."""
+    answers: Sequence[Answer]
+    gates: GateSettings
 
 
 class Autotuning:
-    """Fills the cache with autotuned programs, by a process at a time for each device.
+    """Replaces the programs of versions that serve by autotuned ones, one version at a time.
 
-    If the process fails, or takes too long, the load goes on without it, and compiles without autotuning. A later load
-    tries once more.
+    A thread `autotuning` has a process compile them into the cache, loads them, compares their answers with those
+    of the version (`TunedCheck`), and gives them to its requests, which wait for nothing of that. Whatever fails
+    leaves the programs as they are. A version that is retired meanwhile is left, and its process ended.
 
-    Thread: any, at once. `start` on a thread of normal priority, because the processes inherit its priority.
+    Thread: any, at once. Call `start` on a thread of normal priority, because the thread and its processes inherit
+    it.
     """
 
-    def __init__(self, settings: TrialSettings, clock: Clock, spawn: Spawn | None = None) -> None:
-        self._settings = settings
+    def __init__(self, trials: TrialRuns, status_error: type[Exception], clock: Clock) -> None:
+        self._trials = trials
+        self._status_error = status_error
         self._clock = clock
-        self._spawn = spawn or spawn_process
-        self._spawner = ThreadExecutor("autotuning", 1)
         self._changed = threading.Condition()
-        # The devices whose process runs, or is about to.
-        self._busy: set[str] = set()
-        self._children: set[Child] = set()
-        self._failures: Counter[bytes] = Counter()  # of each program, by its digest
+        # All guarded by the condition. A version is here from its load to its end.
+        self._versions: dict[ServableId, UntunedVersion] = {}
+        self._tunings: dict[ServableId, Tuning] = {}
+        self._due: list[ServableId] = []
+        self._current: tuple[ServableId, Cancellation] | None = None
         self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="autotuning", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread that starts the processes: a loader's priority may be too low for them."""
-        self._spawner.start()
+        """Starts the thread. Versions that serve by now are tuned."""
+        self._thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Kills the processes, and starts no other one. Returns False if the thread still runs."""
+        """Ends the process and the thread. Returns False if the thread still runs."""
         with self._changed:
             self._is_stopping = True
-            for child in self._children:
-                child.kill()
+            if self._current is not None:
+                self._current[1].cancel()
             self._changed.notify_all()
-        return self._spawner.stop(timeout_seconds)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
 
-    def run(self, trials: Trials, cancellation: Cancellation) -> bool:
-        """Compiles the programs into the cache. Returns False if not all of them are there, after a warning.
-
-        Takes `seconds_max` at most, with the wait for the processes of other loads. A cancelled load ends its process.
-        Programs that have failed twice are left out.
-        """
-        programs = [program for program in trials.programs if self._may_try(program)]
-        if not programs:
-            return False
-        return self._try(replace(trials, programs=programs), cancellation) and programs == list(
-            trials.programs
-        )
-
-    def _may_try(self, program: bytes) -> bool:
+    def add(self, version: UntunedVersion) -> None:
+        """Takes a version that was loaded. It is tuned once it serves."""
         with self._changed:
-            return self._failures[_digest(program)] < _FAILURES_MAX
+            self._versions[version.servable_id] = version
+            self._tunings[version.servable_id] = Tuning(TuningState.WAITING)
 
-    def _try(self, trials: Trials, cancellation: Cancellation) -> bool:
-        began_ns = self._clock.now_ns()
-        deadline_ns = began_ns + round(self._settings.seconds_max * NS_PER_SECOND)
-        said = ""
-        try:
-            with os.fdopen(os.memfd_create("stderr"), "rb+", buffering=0) as stderr:
-                with cancellation.stops_by(self._wake):
-                    reason = self._run(trials, cancellation, deadline_ns, stderr.fileno())
-                stderr.seek(0)
-                said = stderr.read().decode(errors="replace").strip()[-_STDERR_CHARACTERS:]
-        except (OSError, FutureTimeoutError) as error:
-            reason = f"the process cannot be started: {error!r}"
-        if not (cancellation.is_cancelled or self._is_stopping):
-            if reason not in ("", _NO_TURN):
-                self._note_failure(trials.programs)
-            will_retry = any(map(self._may_try, trials.programs))
-            _report(trials, reason, said, seconds_since(self._clock, began_ns), will_retry)
-        return not reason
-
-    def _note_failure(self, programs: Sequence[bytes]) -> None:
+    def on_status(self, status: ServableStatus) -> None:
+        """Tunes versions that begin to serve, and leaves those that end. A listener of StateMonitor."""
         with self._changed:
-            self._failures.update(map(_digest, programs))
-
-    def _run(
-        self, trials: Trials, cancellation: Cancellation, deadline_ns: int, stderr: int
-    ) -> str:
-        """Waits for its turn, and for the process. Returns why there is no result; "" if there is one.
-
-        Raises as `_start` does.
-        """
-        with self._turn(trials.device, cancellation, deadline_ns) as has_turn:
-            if not has_turn:
-                return _NO_TURN
-            child = self._start(trials, stderr)
-            return self._await_end(child, cancellation, deadline_ns)
-
-    @contextmanager
-    def _turn(self, device: str, cancellation: Cancellation, deadline_ns: int) -> Iterator[bool]:
-        with self._changed:
-            while device in self._busy and not self._is_over(cancellation, deadline_ns):
-                self._clock.wait(self._changed, self._left_seconds(deadline_ns))
-            has_turn = device not in self._busy and not self._is_over(cancellation, deadline_ns)
-            if has_turn:
-                self._busy.add(device)
-        try:
-            yield has_turn
-        finally:
-            if has_turn:
-                with self._changed:
-                    self._busy.discard(device)
-                    self._changed.notify_all()
-
-    def _is_over(self, cancellation: Cancellation, deadline_ns: int) -> bool:
-        return (
-            self._is_stopping or cancellation.is_cancelled or self._left_seconds(deadline_ns) <= 0
-        )
-
-    def _left_seconds(self, deadline_ns: int) -> float:
-        return (deadline_ns - self._clock.now_ns()) / NS_PER_SECOND
-
-    def _start(self, trials: Trials, stderr: int) -> Child:
-        """Starts the process on the spawner's thread. Raises OSError, and TimeoutError if that thread does not come."""
-        started: Future[Child] = Future()
-
-        def start() -> None:
-            if not started.set_running_or_notify_cancel():
+            if status.id not in self._tunings:
                 return
+            if status.state is AVAILABLE and status.id in self._versions:
+                if status.id not in self._due:
+                    self._due.append(status.id)
+                    self._changed.notify_all()
+            elif status.state in (UNLOADING, END):
+                self._leave(status.id)
+
+    def tuning(self, servable_id: ServableId) -> Tuning | None:
+        """The progress of a version; None if all its programs came tuned, or if it has ended."""
+        with self._changed:
+            return self._tunings.get(servable_id)
+
+    def tunings(self) -> Mapping[ServableId, Tuning]:
+        """The progress of each version that is there, and whose programs did not all come tuned."""
+        with self._changed:
+            return dict(self._tunings)
+
+    def _leave(self, servable_id: ServableId) -> None:
+        self._versions.pop(servable_id, None)
+        self._tunings.pop(servable_id, None)
+        if servable_id in self._due:
+            self._due.remove(servable_id)
+        if self._current is not None and self._current[0] == servable_id:
+            self._current[1].cancel()
+
+    # --- The thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (taken := self._take()) is not None:
+            version, cancellation = taken
             try:
-                started.set_result(self._spawn(self._settings, trials, stderr))
-            except OSError as error:
-                started.set_exception(error)
+                tuning = self._tune(version, cancellation)
+            except Exception as error:  # noqa: BLE001 (the version serves on with the programs that it has)
+                if not cancellation.is_cancelled:
+                    _log.exception("autotuning_broken", **_identity(version))
+                tuning = Tuning(TuningState.FAILED, repr(error))
+            self._end(version, tuning)
 
-        self._spawner.submit(start)
-        try:
-            return started.result(_SPAWN_SECONDS_MAX)
-        except FutureTimeoutError:
-            if started.cancel():
-                raise
-            return started.result()
-
-    def _await_end(self, child: Child, cancellation: Cancellation, deadline_ns: int) -> str:
+    def _take(self) -> tuple[UntunedVersion, Cancellation] | None:
         with self._changed:
-            self._children.add(child)
+            while not self._due and not self._is_stopping:
+                self._changed.wait()
             if self._is_stopping:
-                child.kill()
-        try:
-            with cancellation.stops_by(child.kill):
-                status = child.wait(max(self._left_seconds(deadline_ns), 0))
-            if status is None:
-                child.kill()
-                child.wait(_END_SECONDS_MAX)
-        finally:
-            with self._changed:
-                self._children.discard(child)
-        if status is None:
-            return f"the process took more than {self._settings.seconds_max:g} s, and was killed"
-        return "" if status == 0 else f"the process ended with status {status}"
+                return None
+            version = self._versions.pop(self._due.pop(0))
+            cancellation = Cancellation()
+            self._current = (version.servable_id, cancellation)
+            self._tunings[version.servable_id] = Tuning(TuningState.RUNNING)
+            return version, cancellation
 
-    def _wake(self) -> None:
+    def _end(self, version: UntunedVersion, tuning: Tuning) -> None:
         with self._changed:
-            self._changed.notify_all()
+            self._current = None
+            # A version that was retired meanwhile is not there any more.
+            if version.servable_id in self._tunings:
+                self._tunings[version.servable_id] = tuning
 
+    def _tune(self, version: UntunedVersion, cancellation: Cancellation) -> Tuning:
+        with statuses_as_errors(self._status_error):
+            programs = version.servable.untuned_programs(self._trials.cache_directory)
+        reason = ""
+        if programs:
+            trials = Trials(version.servable_id, version.device, programs)
+            reason = self._trials.run(trials, cancellation)
+        # A process that has failed may have compiled some of them.
+        faults = [] if cancellation.is_cancelled else self._replace(version, cancellation)
+        with statuses_as_errors(self._status_error):
+            signatures = version.servable.accelerator_signatures()
+        left = [rows for signature in signatures for rows in signature.untuned_rows]
+        if not left:
+            return Tuning(TuningState.DONE)
+        return Tuning(TuningState.FAILED, "; ".join(filter(None, (reason, *faults))) or _NOT_TRIED)
 
-class ChildProcess:
-    """A `Child` of this process, which holds the pipe that is its standard input."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def wait(self, timeout_seconds: float) -> int | None:
-        """See `Child`."""
-        try:
-            status = self._process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        return status
-
-    def kill(self) -> None:
-        """See `Child`."""
-        self._process.kill()
-
-
-def spawn_process(settings: TrialSettings, trials: Trials, stderr: int) -> Child:
-    """Starts `serving.loading.autotuning_process`, which ends with this process. Raises OSError."""
-    # The modules are the server's, and none comes from the working directory.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
-    visible = visible_device(trials.device, environment)
-    if visible is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = visible
-    with program_file(trials.programs) as programs:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", _MODULE, settings.plugin, settings.cache_directory),
-                *(repr(settings.memory_share), str(programs)),
-            ],
-            # The process ends when this pipe does.
-            stdin=subprocess.PIPE,
-            stdout=stderr,
-            stderr=stderr,
-            env=environment,
-            pass_fds=(programs,),
-            # A signal to the server's process group, as from a terminal, is the server's.
-            start_new_session=True,
+    def _replace(self, version: UntunedVersion, cancellation: Cancellation) -> Sequence[str]:
+        """Gives the programs that pass the check to requests; returns the faults of the others."""
+        servable, began_ns = version.servable, self._clock.now_ns()
+        check = TunedCheck(
+            version.servable_id, servable, version.answers, version.gates, self._status_error
         )
-    return ChildProcess(process)
+        faults: list[str] = []
+        used_count = 0
+        with statuses_as_errors(self._status_error):
+            offered = servable.offer_tuned_programs(self._trials.cache_directory)
+            try:
+                expected = check.expected() if offered else ()
+                for rows in offered:
+                    if cancellation.is_cancelled:
+                        break
+                    fault = check.faults(rows, expected)
+                    if fault:
+                        faults.append(f"programs of {rows} rows: {fault}")
+                    else:
+                        used_count += servable.use_tuned_programs(rows)
+            finally:
+                servable.withdraw_tuned_programs()
+        if not cancellation.is_cancelled:
+            _report(version, used_count, faults, seconds_since(self._clock, began_ns))
+        return faults
 
 
-def _digest(program: bytes) -> bytes:
-    return sha256(program).digest()
+def _identity(version: UntunedVersion) -> Mapping[str, object]:
+    return {"model": version.servable_id.name, "version": version.servable_id.version}
 
 
-def _report(trials: Trials, reason: str, said: str, seconds: float, will_retry: bool) -> None:
-    fields = {
-        "model": trials.servable_id.name,
-        "version": trials.servable_id.version,
-        "device": trials.device,
-        "programs": len(trials.programs),
-        "seconds": round(seconds, 3),
-        "stderr": printable(said),
-    }
-    if reason:
-        _log.warning("autotuning_failed", reason=reason, will_retry=will_retry, **fields)
-    else:
-        _log.info("autotuned", **fields)
+def _report(
+    version: UntunedVersion, used_count: int, faults: Sequence[str], seconds: float
+) -> None:
+    if used_count:
+        _log.info(
+            "programs_tuned", **_identity(version), programs=used_count, seconds=round(seconds, 3)
+        )
+    if faults:
+        _log.warning("tuned_programs_differ", **_identity(version), reason="; ".join(faults))

@@ -18,8 +18,10 @@ from serving.data_plane.status_errors import statuses_as_errors
 from serving.gates.gate_runs import GateRuns
 from serving.gates.gate_trials import GateSubject
 from serving.gates.gates import refusal
+from serving.gates.tuned_check import ANSWERS_MAX
 from serving.loading.accelerator_use import AcceleratorNeeds, AcceleratorUse
 from serving.loading.arenas import report_remains
+from serving.loading.autotuning import UntunedVersion
 from serving.loading.load_checks import (
     missing_ops_message,
     unset_tables_message,
@@ -71,6 +73,9 @@ class CheckedLoad:
         self._stages = LoadStages(servable_id, directory, progress, clock)
         self._stage = self._stages.stage
         self._clock = clock
+        # Both set once the version is compiled for an accelerator, of that name.
+        self._device = ""
+        self._untuned_count = 0
 
     def run(self) -> Servable:
         """Loads the version, and returns it. Raises as `Loader.load` does."""
@@ -98,6 +103,7 @@ class CheckedLoad:
             servable.set_metadata_json(metadata_json(self._id, servable.signature_def_map()))
             if self._settings.is_sealing:
                 self._seal(servable)
+            self._tune_later(servable, warm_up)
         except BaseException:
             report_remains(self._id, servable.destroy())
             raise
@@ -190,17 +196,25 @@ class CheckedLoad:
             replica_count=self._settings.accelerator_replicas,
         )
         error = self._plane.StatusError
-        with accelerator.placed(self._id, load, needs) as places:
-            if accelerator.autotunes_beside(places):
-                with self._stage(LoadStage.AUTOTUNE):
-                    accelerator.autotune(
-                        *(self._id, load, places, needs),
-                        cancellation=self._progress.cancellation,
-                        status_error=error,
-                    )
-            with self._stage(LoadStage.COMPILE):
-                untuned_count = accelerator.apply(self._id, load, places, needs, status_error=error)
-        self._progress.measured({"untuned_programs": untuned_count})
+        with accelerator.placed(self._id, load, needs) as places, self._stage(LoadStage.COMPILE):
+            self._untuned_count = accelerator.apply(
+                self._id, load, places, needs, status_error=error
+            )
+        self._device = places[0].name
+        self._progress.measured({"untuned_programs": self._untuned_count})
+
+    def _tune_later(self, servable: Servable, warm_up: VersionWarmUp) -> None:
+        accelerator = self._accelerator
+        if accelerator is None or accelerator.autotuning is None or not self._untuned_count:
+            return
+        version = UntunedVersion(
+            servable_id=self._id,
+            servable=servable,
+            device=self._device,
+            answers=warm_up.answers[:ANSWERS_MAX],
+            gates=self._settings.gates,
+        )
+        accelerator.autotuning.add(version)
 
     def _check_platform(self) -> None:
         if self._settings.platform is Platform.PJRT and self._settings.accelerator is None:

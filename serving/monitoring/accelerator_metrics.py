@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from serving.base.clock import NS_PER_SECOND
 from serving.core.servable import AVAILABLE, ServableId, ServableStatus
 from serving.data_plane.servables import CPU_REASONS, RUN_STAGES, AcceleratorRuns
+from serving.loading.autotuning import TuningState
 from serving.monitoring import metric_families as families
 from serving.monitoring.gpu_sensors import GpuFigures
 from serving.monitoring.metric_families import MetricFamily
@@ -37,6 +38,7 @@ def accelerator_metrics(
     yield from _sides(versions)
     yield _programs(parts)
     yield _untuned(versions)
+    yield _autotuning(versions)
     yield from _pinned(parts)
     yield from _memory(parts)
     yield from _sensors(parts.gpu_figures())
@@ -129,6 +131,17 @@ def _untuned(versions: Mapping[ServableId, AcceleratedVersion]) -> Samples:
             if signature.rows:
                 labels = (servable_id.name, str(servable_id.version), signature.name)
                 samples.add(labels, len(signature.untuned_rows))
+    return samples
+
+
+def _autotuning(versions: Mapping[ServableId, AcceleratedVersion]) -> Samples:
+    samples = Samples(families.ACCELERATOR_AUTOTUNING)
+    for servable_id, version in versions.items():
+        if version.tuning is None:
+            continue
+        for state in TuningState:
+            labels = (servable_id.name, str(servable_id.version), state.value)
+            samples.add(labels, int(version.tuning.state is state))
     return samples
 
 

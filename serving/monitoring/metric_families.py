@@ -555,6 +555,13 @@ ACCELERATOR_UNTUNED = MetricFamily(
     help="Programs of a signature that were compiled for a GPU without autotuning, so they may be slow. No series "
     "for a signature that stays on the CPU.",
 )
+ACCELERATOR_AUTOTUNING = MetricFamily(
+    name="serving_accelerator_autotuning",
+    kind="gauge",
+    labels=("model", "version", "state"),
+    help="1 for the state of the autotuning beside requests: waiting, running, done or failed; 0 for the others. "
+    "No series for a version whose programs all came autotuned.",
+)
 ACCELERATOR_USED = MetricFamily(
     name="serving_accelerator_memory_used_bytes",
     kind="gauge",
@@ -849,7 +856,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     ),
     *(ACCELERATOR_STAGE, ACCELERATOR_CPU_RUNS, ACCELERATOR_MEDIAN, ACCELERATOR_CHOSEN),
     ACCELERATOR_PROGRAMS,
-    ACCELERATOR_UNTUNED,
+    *(ACCELERATOR_UNTUNED, ACCELERATOR_AUTOTUNING),
     *(ACCELERATOR_USED, ACCELERATOR_LIMIT, ACCELERATOR_PINNED, ACCELERATOR_PINNED_LIMIT),
     ACCELERATOR_STAGING,
     *(GPU_UTILIZATION, GPU_ENERGY, GPU_TEMPERATURE),

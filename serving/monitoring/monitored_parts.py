@@ -20,6 +20,7 @@ from serving.data_plane.servables import (
     ArenaStatistics,
 )
 from serving.http.health_routes import readiness
+from serving.loading.autotuning import Tuning, not_tuned
 from serving.loading.batch_records import BatchRecords
 from serving.loading.memory_fit import available_bytes
 from serving.loading.reservoirs import Reservoirs
@@ -59,6 +60,7 @@ class AcceleratedVersion:
     uploads: Sequence[AcceleratorUploads]
     runs: Sequence[AcceleratorRuns]
     signatures: Sequence[AcceleratedSignature] = ()
+    tuning: Tuning | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,7 @@ class MonitoredParts:
     request_logs: RequestLogs
     slab_pool: SlabPool | None
     accelerators: Sequence[Accelerator] = ()
+    tuning_of: Callable[[ServableId], Tuning | None] = not_tuned
     gpu: GpuSensors | None = None
     health: HealthReporter
     refusals: ConfigRefusals
@@ -115,6 +118,7 @@ class MonitoredParts:
                 servable.accelerator_uploads(),
                 servable.accelerator_runs(),
                 servable.accelerator_signatures(),
+                self.tuning_of(servable_id),
             )
         except self.plane.StatusError:
             return None  # It was destroyed after the look-up.

@@ -319,13 +319,15 @@ def _cpu_part(signature: AcceleratedSignature) -> str:
 def accelerator_json(accelerated: AcceleratedVersion) -> list[dict[str, Any]]:
     """The signatures of a version, with counts of the runs on the accelerator since the load."""
     cpu_parts = {signature.name: _cpu_part(signature) for signature in accelerated.signatures}
+    tuning = accelerated.tuning
+    progress = () if tuning is None else (tuning.state.value, tuning.reason)
     sides = {
         signature.name: "; ".join(
             filter(
                 None,
                 (
                     sides_text([asdict(size) for size in signature.sizes]),
-                    untuned_text(signature.untuned_rows),
+                    untuned_text(signature.untuned_rows, *progress),
                 ),
             )
         )

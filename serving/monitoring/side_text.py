@@ -11,9 +11,15 @@ def sides_text(sizes: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(_size_text(size) for size in sizes)
 
 
-def untuned_text(rows: Sequence[int]) -> str:
-    """A text like "rows not autotuned: 1, 8"; "" if all programs are."""
-    return f"rows not autotuned: {', '.join(f'{count:,}' for count in rows)}" if rows else ""
+def untuned_text(rows: Sequence[int], state: str = "", reason: str = "") -> str:
+    """A text like "rows not autotuned: 1, 8 (running)"; "" if all programs are.
+
+    `state` and `reason` are those of the autotuning of the version; "" without one.
+    """
+    if not rows:
+        return ""
+    progress = f" ({state}: {reason})" if reason else f" ({state})" if state else ""
+    return f"rows not autotuned: {', '.join(f'{count:,}' for count in rows)}{progress}"
 
 
 def _size_text(size: Mapping[str, Any]) -> str:

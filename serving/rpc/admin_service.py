@@ -5,7 +5,7 @@ an earlier version back.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, replace
@@ -16,7 +16,7 @@ from serving.base.errors import InvalidArgument, Unavailable
 from serving.base.json_requests import parse_object
 from serving.core.blocked_versions import as_rows
 from serving.core.operator_api import ALLOW, LIST_MODELS, PROMOTE, ROLLBACK, Rollback
-from serving.core.servable import ServableStatus
+from serving.core.servable import ServableId, ServableStatus
 from serving.data_plane.servables import (
     CPU_REASONS,
     AcceleratedSignature,
@@ -24,6 +24,7 @@ from serving.data_plane.servables import (
     Servable,
     SignatureBatching,
 )
+from serving.loading.autotuning import Tuning, not_tuned
 from serving.loading.table_reports import RESTORED_IN_FULL
 from serving.manager.blocked_version_file import BlockedVersionKeeper
 from serving.manager.state_monitor import StateMonitor
@@ -71,6 +72,7 @@ class AdminService:
         request_logs: RequestLogs,
         refusals: ConfigRefusals,
         keeper: BlockedVersionKeeper,
+        tuning_of: Callable[[ServableId], Tuning | None] = not_tuned,
     ) -> None:
         self._served = served
         self._monitor = monitor
@@ -79,6 +81,7 @@ class AdminService:
         self._request_logs = request_logs
         self._refusals = refusals
         self._keeper = keeper
+        self._tuning_of = tuning_of
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -190,6 +193,7 @@ class AdminService:
             "verdicts": [asdict(verdict) for verdict in status.verdicts],
             "table_reads": _table_reads(status),
             **(_figures(servable) if servable else {}),
+            "autotuning": _autotuning(self._tuning_of(status.id)),
         }
 
 
@@ -222,6 +226,11 @@ def _figures(servable: Servable) -> dict[str, Any]:
         "accelerator": [_accelerator(item) for item in runs],
         "accelerator_signatures": [_accelerated(signature) for signature in accelerated],
     }
+
+
+def _autotuning(tuning: Tuning | None) -> dict[str, str] | None:
+    """The progress of a version's autotuning; None if it has none, or needs none."""
+    return None if tuning is None else {"state": tuning.state.value, "reason": tuning.reason}
 
 
 def _accelerated(signature: AcceleratedSignature) -> dict[str, Any]:

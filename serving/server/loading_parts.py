@@ -24,7 +24,7 @@ from serving.loading.accelerator_use import (
     make_private_cache,
 )
 from serving.loading.arenas import Arenas, MemoryLimits
-from serving.loading.autotuning import Autotuning, TrialSettings, trial_memory_share
+from serving.loading.autotuning import Autotuning
 from serving.loading.background_work import BackgroundWork
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
@@ -35,6 +35,7 @@ from serving.loading.memory_fit import available_bytes
 from serving.loading.request_cores import RequestCores
 from serving.loading.reservoirs import Reservoirs
 from serving.loading.side_choices import SideChoices
+from serving.loading.trial_process import TrialRuns, TrialSettings, trial_memory_share
 from serving.monitoring.gpu_sensors import GpuSensors, open_nvml
 from serving.reload.batching import Batching
 from serving.rpc.capture_service import CaptureDirectory
@@ -136,10 +137,10 @@ def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
 def _make_autotuning(
     foundation: Foundation, plugin: str, cache_directory: str
 ) -> Autotuning | None:
-    """Makes the autotuning of later loads; None without a flag, a cache or memory for it."""
+    """Makes the autotuning beside requests; None without a flag, a cache or memory for it."""
     config = foundation.config
     share = trial_memory_share(config.accelerator_memory_fraction)
-    if config.accelerator_autotuning != "always" or not cache_directory:
+    if config.accelerator_autotuning != "background" or not cache_directory:
         return None
     if not share:
         _log.warning(
@@ -154,7 +155,8 @@ def _make_autotuning(
         memory_share=share,
         seconds_max=config.accelerator_autotuning_seconds,
     )
-    return Autotuning(settings, foundation.clock)
+    clock = foundation.clock
+    return Autotuning(TrialRuns(settings, clock), foundation.data_plane.StatusError, clock)
 
 
 def make_gpu_sensors(foundation: Foundation) -> GpuSensors | None:

@@ -89,6 +89,7 @@ def make_monitored_parts(
         request_logs=versions.request_logs,
         slab_pool=versions.slab_pool,
         accelerators=() if versions.accelerator is None else versions.accelerator.accelerators,
+        tuning_of=versions.tuning_of,
         gpu=versions.gpu,
         health=health,
         refusals=refusals,

@@ -45,6 +45,7 @@ def make_rare_handlers(
             request_logs=versions.request_logs,
             refusals=refusals,
             keeper=versions.keeper,
+            tuning_of=versions.tuning_of,
         ).handlers,
     }
 

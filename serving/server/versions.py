@@ -5,7 +5,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from serving.core.blocked_versions import BlockedVersions, crashed_of
+from serving.core.servable import ServableId
 from serving.loading.arenas import Arenas
+from serving.loading.autotuning import Tuning
 from serving.loading.background_work import BackgroundWork
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
@@ -108,6 +110,8 @@ class Versions:
         self.accelerator = loading_parts.make_accelerator_use(foundation)
         if self.accelerator is not None:
             monitor.add_listener(self.accelerator.sides.on_status)
+            if self.accelerator.autotuning is not None:
+                monitor.add_listener(self.accelerator.autotuning.on_status)
             if self.slab_pool is not None:
                 self.slab_pool.pin_for(self.accelerator.accelerators[0])
         self.gpu = loading_parts.make_gpu_sensors(foundation)
@@ -163,6 +167,10 @@ class Versions:
             clock=foundation.clock,
         )
 
+    def tuning_of(self, servable_id: ServableId) -> Tuning | None:
+        """The progress of a version's autotuning; None without one."""
+        return None if self.accelerator is None else self.accelerator.tuning(servable_id)
+
     def start(self) -> None:
         """Begins to load the versions that are aspired."""
         self._threads.start()
@@ -189,11 +197,10 @@ class Versions:
         """
         self._threads.hurry_unloads()
         self.swaps.begin_stop()
-        # This cancels loads, which ends their processes for autotuning.
-        is_over = self.manager.stop(UNLOAD_TIMEOUT_SECONDS)
+        is_over = True
         if self.accelerator is not None:
-            is_over &= self.accelerator.stop_autotuning(AUTOTUNING_TIMEOUT_SECONDS)
-        return is_over
+            is_over = self.accelerator.stop_autotuning(AUTOTUNING_TIMEOUT_SECONDS)
+        return self.manager.stop(UNLOAD_TIMEOUT_SECONDS) and is_over
 
     def write_last(self) -> bool:
         """Writes the last blocked versions, captured requests and logged ones. Call it after `unload`.

@@ -2,7 +2,9 @@
 
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,10 @@ import numpy as np
 import pytest
 
 from serving.client import Client
-from serving.core.servable import END
 from tests.integration.accelerators import plugin_path
 from tests.integration.clients import array, caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
-from tests.integration.exports import drop, let_settle
+from tests.integration.exports import let_settle
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.rest_clients import RestClient
 
@@ -72,7 +73,7 @@ class CudaLike:
             accelerator_rows="4",
             environment=environment,
             admin_on_data_port=True,
-            **({"accelerator_autotuning": "always"} | flags),
+            **flags,
         )
 
     def compiled(self) -> Sequence[str]:
@@ -134,30 +135,75 @@ def swap_of(model: HostedModel, version: int) -> Mapping[str, Any]:
 PJRT = {"platform": "pjrt"}
 
 
-def test_requests_do_not_wait_for_autotuning(
+def autotuning_of(model: HostedModel, version: int) -> Any:
+    with Client(model.server.target) as client:
+        versions = client.describe_models()[model.name]["versions"]
+    (found,) = (item for item in versions if int(item["version"]) == version)
+    return found["autotuning"]
+
+
+def serve_untuned(server: CudaLike, model: HostedModel, layer: Path) -> None:
+    """Serves `layer` as version 2 while its process of trials is held up."""
+    (server.control / "hold").touch()
+    model.serve(layer, 2)
+    wait_until(lambda: bool(server.child_pids()), "the process of trials")
+
+
+def test_programs_are_tuned_while_their_version_serves(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:
     server = CudaLike(start_server, tmp_path, plugin)
     model = server.host.model(settings=PJRT).serve(layers[0])
     assert server.compiled() == ["server autotuned"]
-    (server.control / "hold").touch()
-    drop(layers[1], model.base_path, 2)
-    wait_until(lambda: len(server.compiled()) == 2, "the process of trials")
-    assert_answers(model, 1)
-    (server.control / "hold").unlink()
-    model.wait_until_available(2)
+    serve_untuned(server, model, layers[1])
     assert_answers(model, 2)
-    assert server.compiled() == ["server autotuned", "child autotuned"]
-    assert untuned_rows(model) == []
-    line = model.wait_for_log("autotuned", version=2)
-    assert line["programs"] == 1
+    assert untuned_rows(model) == [4]
+    assert autotuning_of(model, 2) == {"state": "running", "reason": ""}
+    assert autotuning_of(model, 1) is None
     swap = swap_of(model, 2)
-    assert swap["figures"]["untuned_programs"] == 0
-    assert "autotune" in [stage["name"] for stage in swap["stages"]]
+    assert swap["figures"]["untuned_programs"] == 1
+    (server.control / "hold").unlink()
+    with asking(model, 2):
+        assert model.wait_for_log("programs_tuned", version=2)["programs"] == 1
+    assert server.compiled() == ["server autotuned", "server first", "child autotuned"]
+    assert model.wait_for_log("autotuned", version=2)["programs"] == 1
+    assert untuned_rows(model) == []
+    wait_until(
+        lambda: autotuning_of(model, 2) == {"state": "done", "reason": ""}, "the end of autotuning"
+    )
+    assert_answers(model, 2)
     # A version of a known graph needs no process.
     model.serve(layers[1], 3)
-    assert len(server.compiled()) == 2
+    assert untuned_rows(model) == []
+    assert len(server.compiled()) == 3
     assert not any(map(is_there, server.child_pids()))
+
+
+@contextmanager
+def asking(model: HostedModel, version: int) -> Iterator[None]:
+    """Sends requests from another thread, each of which must be answered right."""
+    answered, is_over = threading.Semaphore(0), threading.Event()
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            while not is_over.is_set():
+                assert_answers(model, version)
+                answered.release()
+        except BaseException as error:  # noqa: BLE001 (raised below)
+            failures.append(error)
+            answered.release()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        assert answered.acquire(timeout=30)
+        yield
+        assert answered.acquire(timeout=30)
+    finally:
+        is_over.set()
+        thread.join()
+    assert failures == []
 
 
 def test_a_crash_of_the_process_leaves_first_choices(
@@ -167,12 +213,13 @@ def test_a_crash_of_the_process_leaves_first_choices(
     model = server.host.model(settings=PJRT).serve(layers[0])
     (server.control / "crash").touch()
     model.serve(layers[1], 2)
-    assert_answers(model, 2)
-    assert server.compiled() == ["server autotuned", "child autotuned", "server first"]
     line = model.wait_for_log("autotuning_failed", version=2)
     assert line["reason"] == f"the process ended with status {-signal.SIGABRT}"
+    assert server.compiled() == ["server autotuned", "server first", "child autotuned"]
+    assert_answers(model, 2)
     assert untuned_rows(model) == [4]
-    assert swap_of(model, 2)["figures"]["untuned_programs"] == 1
+    failed = {"state": "failed", "reason": line["reason"]}
+    wait_until(lambda: autotuning_of(model, 2) == failed, "the end of autotuning")
 
 
 def test_a_process_that_hangs_is_killed(
@@ -180,14 +227,13 @@ def test_a_process_that_hangs_is_killed(
 ) -> None:
     server = CudaLike(start_server, tmp_path, plugin, accelerator_autotuning_seconds=8)
     model = server.host.model(settings=PJRT).serve(layers[0])
-    (server.control / "hold").touch()
-    model.serve(layers[1], 2)
-    assert_answers(model, 2)
+    serve_untuned(server, model, layers[1])
     assert "more than 8 s" in model.wait_for_log("autotuning_failed", version=2)["reason"]
     assert not any(map(is_there, server.child_pids()))
+    assert_answers(model, 2)
 
 
-def test_an_unwritable_cache_loads_all_the_same(
+def test_an_unwritable_cache_serves_all_the_same(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:
     cache = tmp_path / "cache"
@@ -197,22 +243,23 @@ def test_an_unwritable_cache_loads_all_the_same(
         file.unlink()
     cache.rmdir()
     model.serve(layers[1], 2)
-    assert_answers(model, 2)
     assert "cannot be written" in model.wait_for_log("autotuning_failed", version=2)["stderr"]
+    assert_answers(model, 2)
 
 
-def test_a_version_that_is_removed_ends_its_process(
+def test_a_version_that_is_replaced_ends_its_process(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:
     server = CudaLike(start_server, tmp_path, plugin)
     model = server.host.model(settings=PJRT).serve(layers[0])
-    (server.control / "hold").touch()
-    drop(layers[1], model.base_path, 2)
-    wait_until(lambda: len(server.compiled()) == 2, "the process of trials")
-    (model.base_path / "2").rename(tmp_path / "removed")
-    model.wait_for_states({2: END})
-    assert not any(map(is_there, server.child_pids()))
-    assert_answers(model, 1)
+    serve_untuned(server, model, layers[1])
+    first = server.child_pids()
+    model.serve(layers[2], 3)
+    wait_until(lambda: not any(map(is_there, first)), "the end of the first process")
+    wait_until(lambda: server.child_pids() > first, "the process of the next version")
+    (server.control / "hold").unlink()
+    model.wait_for_log("programs_tuned", version=3)
+    assert_answers(model, 3)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -221,9 +268,7 @@ def test_a_server_that_ends_leaves_no_process(
 ) -> None:
     server = CudaLike(start_server, tmp_path, plugin)
     model = server.host.model(settings=PJRT).serve(layers[0])
-    (server.control / "hold").touch()
-    drop(layers[1], model.base_path, 2)
-    wait_until(lambda: bool(server.child_pids()), "the process of trials")
+    serve_untuned(server, model, layers[1])
     children = server.child_pids()
     if how == signal.SIGTERM:
         model.server.stop()
@@ -242,7 +287,7 @@ def test_autotuning_can_be_turned_off(
     assert untuned_rows(model) == [4]
 
 
-def test_only_the_start_autotunes_by_default(
+def test_only_the_start_autotunes_if_asked(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:
     server = CudaLike(start_server, tmp_path, plugin, accelerator_autotuning="start")

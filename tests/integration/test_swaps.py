@@ -88,11 +88,10 @@ def test_swap_logs_the_seconds_of_every_stage(scale: HostedModel, scale_model: S
     scale.wait_for_log("version_unloaded")
     events = [event for event in scale.server.events() if event.get("model") == scale.name]
     swaps = {(swap.title, swap.version): swap.stage_seconds for swap in swaps_in(events)}
-    # Without batching there is nothing to verify, and without an accelerator nothing to autotune, compile or
+    # Without batching there is nothing to verify, and without an accelerator nothing to compile or
     # measure.
     left_out = {
         LoadStage.VERIFY_BATCHING,
-        LoadStage.AUTOTUNE,
         LoadStage.COMPILE,
         LoadStage.MEASURE,
     }

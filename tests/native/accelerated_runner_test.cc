@@ -16,6 +16,7 @@
 #include "native/pjrt/device_parameters.h"
 #include "native/pjrt/device_turns.h"
 #include "native/pjrt/plugin.h"
+#include "native/pjrt/tuned_trial.h"
 #include "native/tensor/run_context.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/tensor_storage.h"
@@ -173,6 +174,50 @@ TEST_F(ReplicasTest, OtherReplicaTakesOverFromALostDevice) {
   EXPECT_FALSE(accelerators_[0]->State().is_failing);
   controls_->failing_device = 0;
   EXPECT_EQ(RunRows({1}), (std::vector<float>{kHostAnswer}));
+}
+
+// A program of "4 1" that adds this to each answer.
+constexpr float kAdded = 7;
+
+TEST_F(ReplicasTest, ATrialRunsOnEachReplica) {
+  for (const auto& program : programs_) {
+    auto tuned = program->parameters().accelerator()->Compile("4 1 7");
+    ASSERT_TRUE(program->Offer(4, std::move(tuned.value())).ok());
+  }
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kFactor})) << "no request tries it";
+  {
+    const pjrt::TunedTrial trial(4);
+    EXPECT_EQ(RunRows({1}), (std::vector<float>{kFactor + kAdded}));
+  }
+  for (const auto& program : programs_) EXPECT_TRUE(program->UseOffered(4));
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(RunRows({1}), (std::vector<float>{kFactor + kAdded}));
+  EXPECT_EQ(host_runs_, 0);
+}
+
+TEST_F(ReplicasTest, ATrialThatFailsGivesNothingUp) {
+  for (const auto& program : programs_) {
+    auto tuned = program->parameters().accelerator()->Compile("4 1 7");
+    ASSERT_TRUE(program->Offer(4, std::move(tuned.value())).ok());
+  }
+  controls_->failing_device = 1;
+  {
+    const pjrt::TunedTrial trial(4);
+    tensor::TensorList inputs;
+    inputs.storage().tensors = {Tensor(tensorflow::DT_FLOAT, {1})};
+    inputs.storage().tensors[0].flat<float>()(0) = 1;
+    tensor::TensorList result;
+    EXPECT_EQ(runner_->Run(tensor::OutputSet::All(1), inputs, &result).code(),
+              base::Code::kInternal);
+  }
+  controls_->failing_device = -1;
+  EXPECT_TRUE(programs_[0]->HasPassed(4));
+  EXPECT_FALSE(programs_[1]->HasPassed(4));
+  for (const auto& program : programs_) program->WithdrawOffered(4);
+  const std::vector<int64_t> before(controls_->device_run_counts, controls_->device_run_counts + 2);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(RunRows({1}), (std::vector<float>{kFactor}));
+  EXPECT_EQ(controls_->device_run_counts[0], before[0] + 2);
+  EXPECT_EQ(controls_->device_run_counts[1], before[1] + 2) << "no replica is lost";
+  EXPECT_EQ(host_runs_, 0);
 }
 
 TEST_F(AcceleratedRunnerTest, RunsOnTheAccelerator) {

@@ -82,6 +82,7 @@ struct PJRT_LoadedExecutable {
   std::string code;
   size_t rows;
   size_t inputs;
+  float added = 0;        // to each row of the output
   bool is_loaded = true;  // not compiled for a topology
 };
 
@@ -272,6 +273,7 @@ PJRT_Error* MakeExecutable(const std::string& code, PJRT_Device* device,
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_executables += 1;
   *executable = new PJRT_LoadedExecutable{device, code, rows, inputs};
+  words >> (*executable)->added;
   return nullptr;
 }
 PJRT_Error* ClientCompile(PJRT_Client_Compile_Args* args) {
@@ -355,6 +357,7 @@ PJRT_Error* ExecutableNumOutputs(PJRT_Executable_NumOutputs_Args* args) {
 }
 PJRT_Error* CompiledMemoryStats(PJRT_Executable_GetCompiledMemoryStats_Args* args) {
   args->temp_size_in_bytes = controls.temporary_bytes;
+  args->generated_code_size_in_bytes = controls.code_bytes;
   return nullptr;
 }
 PJRT_Error* ExecutableSerialize(PJRT_Executable_Serialize_Args* args) {
@@ -623,8 +626,8 @@ Memories MemoryOf(const std::vector<PJRT_Buffer*>& buffers) {
   return memories;
 }
 
-// The program: `arguments` are the block of its `inputs` and the parameter.
-void Compute(const Memories& arguments, size_t inputs, DeviceMemory* output) {
+// The program: `arguments` are the block of its inputs and the parameter.
+void Compute(const Memories& arguments, size_t inputs, float added, DeviceMemory* output) {
   std::vector<float>& sums = output->elements;
   std::fill(sums.begin(), sums.end(), 0.0F);
   const std::vector<size_t> sizes(inputs, output->bytes());
@@ -633,17 +636,17 @@ void Compute(const Memories& arguments, size_t inputs, DeviceMemory* output) {
       sums[row] += arguments[0]->elements.at(offset / sizeof(float) + row);
     }
   }
-  for (float& sum : sums) sum *= arguments[1]->elements[0];
+  for (float& sum : sums) sum = sum * arguments[1]->elements[0] + added;
 }
 
-void StartLateRun(const std::vector<PJRT_Buffer*>& arguments, size_t inputs, int64_t took_ns,
-                  PJRT_Buffer* output) {
+void StartLateRun(const std::vector<PJRT_Buffer*>& arguments, const PJRT_LoadedExecutable& of,
+                  int64_t took_ns, PJRT_Buffer* output) {
   std::vector<LateDevice::StepPtr> after;
   for (const PJRT_Buffer* argument : arguments) after.push_back(argument->written);
-  const auto work = [from = MemoryOf(arguments), inputs, to = output->memory, took_ns,
-                     fault = LateFault()] {
+  const auto work = [from = MemoryOf(arguments), inputs = of.inputs, added = of.added,
+                     to = output->memory, took_ns, fault = LateFault()] {
     millpond::base::SleepNs(took_ns);
-    if (fault.empty()) Compute(from, inputs, to.get());
+    if (fault.empty()) Compute(from, inputs, added, to.get());
     return fault;
   };
   output->written = late->Add(LateDevice::Lane::kRun, std::move(after), work, {});
@@ -678,12 +681,12 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   const std::vector<PJRT_Buffer*> used(arguments, arguments + args->num_args);
   const int64_t took_ns = controls.run_ns + static_cast<int64_t>(executable.rows) * controls.row_ns;
   if (late != nullptr) {
-    StartLateRun(used, executable.inputs, took_ns, output);
+    StartLateRun(used, executable, took_ns, output);
     return nullptr;
   }
   int64_t begins_ns = millpond::base::MonotonicNs();
   for (const PJRT_Buffer* buffer : used) begins_ns = std::max(begins_ns, buffer->ready_ns);
-  Compute(MemoryOf(used), executable.inputs, output->memory.get());
+  Compute(MemoryOf(used), executable.inputs, executable.added, output->memory.get());
   output->ready_ns = EndOf(begins_ns, took_ns, &controls.device_free_ns);
   return nullptr;
 }

@@ -6,8 +6,8 @@
 
 // The controls of a PJRT plugin for tests, fake_pjrt_plugin.cc. Its programs are texts of the form
 // "ROWS K": K inputs of one float a row in one block (PackedTensors), then a parameter of one
-// float; one output, a float a row, the sum of the inputs' row times the parameter. All memory is
-// this process's.
+// float; one output, a float a row, the sum of the inputs' row times the parameter. If a third
+// number follows, it is added to each row of the output. All memory is this process's.
 struct FakePjrtControls {
   bool is_cuda = false;                  // of a plugin that is opened now
   int64_t device_count = 1;              // of a client that is made now, at most 4
@@ -25,6 +25,7 @@ struct FakePjrtControls {
   int64_t failing_part = -1;     // the part of a tensor whose copy fails, counted from now
   int64_t failing_copy = -1;     // the same, but the copy fails after it has begun
   int64_t temporary_bytes = 0;   // that a program says a run takes
+  int64_t code_bytes = 0;        // that a program says it takes itself
   // The time after which an event has happened: of a copy to the device, of a run, of a copy back.
   int64_t transfer_in_ns = 0;
   int64_t run_ns = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +28,7 @@
 #include "native/pjrt/piece_choice.h"
 #include "native/pjrt/plugin.h"
 #include "native/pjrt/row_program.h"
+#include "native/pjrt/tuned_trial.h"
 #include "tests/native/fake_pjrt_plugin.h"
 #include "tests/native/temporary_directory.h"
 
@@ -641,6 +643,124 @@ TEST_F(PjrtTest, ARunIsChargedBeforeItStarts) {
   accelerator->memory().SetQuota("model", program->run_bytes_max() + 4);
   EXPECT_EQ(run(), Code::kOk);
   EXPECT_EQ(accelerator->memory().ChargedBytes("model"), (std::pair<int64_t, int64_t>(4, 0)));
+}
+
+// A program of the same function as Code, with another answer by which a test knows it.
+constexpr float kAdded = 7;
+std::unique_ptr<Executable> CompileTuned(const Accelerator& accelerator, int64_t rows) {
+  const std::string code = std::to_string(rows) + " 1 " + std::to_string(kAdded);
+  return std::move(accelerator.Compile(code).value());
+}
+
+// Runs `rows` ones as a trial of the program of `tried_rows` rows.
+base::Status TryOnes(const RowProgram& program, int64_t rows, int64_t tried_rows,
+                     std::vector<float>* output) {
+  const TunedTrial trial(tried_rows);
+  const std::vector<float> input(rows, 1);
+  output->assign(rows, 0);
+  return RunThere(program, rows, {reinterpret_cast<const char*>(input.data())},
+                  {reinterpret_cast<char*>(output->data())});
+}
+
+TEST_F(PjrtTest, AnOfferedProgramIsUsedOnceATrialPassed) {
+  const auto accelerator = MakeAccelerator();
+  const auto program = MakeProgram(accelerator, {1, 4}, 1);
+  std::vector<float> output;
+  EXPECT_EQ(TryOnes(*program, 2, 4, &output).code(), Code::kNotFound) << "nothing is offered";
+  ASSERT_TRUE(program->Offer(4, CompileTuned(*accelerator, 4)).ok());
+  EXPECT_EQ(controls_->live_executables, 3);
+  EXPECT_EQ(RunOnes(*program, 4), std::vector<float>(4, kFactor)) << "no request tries it";
+  EXPECT_FALSE(program->UseOffered(4));
+  for (const int64_t rows : {1, 3, 4, 9}) {
+    EXPECT_TRUE(TryOnes(*program, rows, 4, &output).ok());
+    EXPECT_EQ(output, std::vector<float>(rows, kFactor + kAdded));
+  }
+  EXPECT_EQ(TryOnes(*program, 1, 1, &output).code(), Code::kNotFound) << "another size";
+  EXPECT_TRUE(program->UseOffered(4));
+  EXPECT_EQ(RunOnes(*program, 4), std::vector<float>(4, kFactor + kAdded));
+  EXPECT_EQ(RunOnes(*program, 1), std::vector<float>(1, kFactor));
+  EXPECT_EQ(controls_->live_executables, 2) << "the one before is freed";
+  EXPECT_FALSE(program->UseOffered(4));
+}
+
+TEST_F(PjrtTest, ATrialThatFailsChangesNothing) {
+  const auto accelerator = MakeAccelerator();
+  const auto program = MakeProgram(accelerator, {4}, 1);
+  ASSERT_TRUE(program->Offer(4, CompileTuned(*accelerator, 4)).ok());
+  std::vector<float> output;
+  controls_->fails_runs = true;
+  EXPECT_EQ(TryOnes(*program, 4, 4, &output).code(), Code::kInternal);
+  controls_->fails_runs = false;
+  EXPECT_FALSE(program->UseOffered(4));
+  program->WithdrawOffered(4);
+  EXPECT_EQ(TryOnes(*program, 4, 4, &output).code(), Code::kNotFound);
+  EXPECT_EQ(RunOnes(*program, 4), std::vector<float>(4, kFactor));
+  EXPECT_EQ(controls_->live_executables, 1);
+}
+
+TEST_F(PjrtTest, RowsOfAnExactProgramAreTriedTogether) {
+  const auto accelerator = MakeAccelerator();
+  const auto program = MakeProgram(accelerator, {4}, 1, /*needs_exact_rows=*/true);
+  ASSERT_TRUE(program->Offer(4, CompileTuned(*accelerator, 4)).ok());
+  std::vector<float> output;
+  EXPECT_EQ(TryOnes(*program, 3, 4, &output).code(), Code::kNotFound);
+  EXPECT_TRUE(TryOnes(*program, 4, 4, &output).ok());
+}
+
+// Both programs may run at once, so both find their memory.
+TEST_F(PjrtTest, AnOfferedProgramIsCharged) {
+  const auto accelerator = MakeAccelerator();
+  const auto program = MakeProgram(accelerator, {4}, 1);
+  controls_->code_bytes = 50;
+  controls_->temporary_bytes = 100;
+  DeviceMemory& memory = accelerator->memory();
+  const int64_t run_bytes = 100 + 16 + 16;
+  memory.SetQuota("model", 4 + 50 + run_bytes - 1);
+  EXPECT_EQ(program->Offer(4, CompileTuned(*accelerator, 4)).code(), Code::kResourceExhausted)
+      << "the parameters are not dropped, although they are idle";
+  EXPECT_EQ(memory.ChargedBytes("model").first, 4);
+  memory.SetQuota("model", 4 + 50 + run_bytes);
+  ASSERT_TRUE(program->Offer(4, CompileTuned(*accelerator, 4)).ok());
+  EXPECT_EQ(memory.ChargedBytes("model").first, 4 + 50);
+  std::vector<float> output;
+  EXPECT_TRUE(TryOnes(*program, 4, 4, &output).ok()) << "the largest run finds its memory";
+  program->WithdrawOffered(4);
+  EXPECT_EQ(memory.ChargedBytes("model").first, 4);
+}
+
+// Each run is of one program, and none fails, however often another one takes its place.
+TEST_F(PjrtTest, ProgramsAreReplacedBesideRuns) {
+  const auto accelerator = MakeAccelerator();
+  const auto program = MakeProgram(accelerator, {4}, 1);
+  controls_->run_ns = 100'000;
+  constexpr int kThreads = 4;
+  constexpr int kRunsOfThread = 100;
+  std::atomic<int> running{kThreads};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&] {
+      for (int run = 0; run < kRunsOfThread; ++run) {
+        const std::vector<float> output = RunOnes(*program, 4);
+        const bool is_tuned = output[0] != kFactor;
+        EXPECT_EQ(output, std::vector<float>(4, is_tuned ? kFactor + kAdded : kFactor));
+      }
+      --running;
+    });
+  }
+  int replaced = 0;
+  for (; running > 0; ++replaced) {
+    const bool is_tuned = replaced % 2 == 0;
+    ASSERT_TRUE(program
+                    ->Offer(4, is_tuned ? CompileTuned(*accelerator, 4)
+                                        : std::move(accelerator->Compile(Code(4, 1)).value()))
+                    .ok());
+    std::vector<float> output;
+    ASSERT_TRUE(TryOnes(*program, 4, 4, &output).ok());
+    ASSERT_TRUE(program->UseOffered(4));
+    EXPECT_EQ(controls_->live_executables, 1);
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(replaced, 1);
 }
 
 TEST_F(PjrtTest, AProgramIsCompiledOnceForACache) {

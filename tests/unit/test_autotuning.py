@@ -1,360 +1,335 @@
-"""Autotuning in another process: its turns, its ends, and what the load does then."""
+"""Programs of versions that serve, replaced by autotuned ones in the background."""
 
-import os
-import sys
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from serving.base.clock import NS_PER_SECOND, SystemClock
-from serving.core.cancellation import Cancellation
-from serving.core.servable import ServableId
-from serving.loading import autotuning, autotuning_process
-from serving.loading.autotuning import (
-    Autotuning,
-    Child,
-    Trials,
-    TrialSettings,
-    spawn_process,
-    trial_memory_share,
-    visible_device,
+from serving.base.clock import SystemClock
+from serving.base.protos import get_model_metadata_pb2, predict_pb2
+from serving.base.tensor_proto import to_tensor_proto
+from serving.core.model_settings import GateSettings
+from serving.core.servable import (
+    AVAILABLE,
+    END,
+    LOADING,
+    UNLOADING,
+    ServableId,
+    ServableState,
+    ServableStatus,
 )
-from serving.loading.autotuning_process import few_cores
-from serving.loading.program_files import program_file, read_programs
-from tests.unit.fakes.data_plane import FakePlane
+from serving.data_plane.servables import AcceleratedSignature
+from serving.gates.answer_watch import Answer
+from serving.gates.tensor_compare import read_outputs
+from serving.loading.autotuning import Autotuning, Tuning, TuningState, UntunedVersion
+from serving.loading.trial_process import TrialRuns, Trials, TrialSettings
+from tests.unit.fakes.errors import StatusError
+from tests.unit.fakes.servables import FakeServable
+from tests.unit.signatures import FLOAT, signature_def
 
 SETTINGS = TrialSettings(
     plugin="/p.so", cache_directory="/cache", memory_share=0.05, seconds_max=30
 )
-TRIALS = Trials(ServableId("m", 7), "0", [b"first", b"second"])
+WAITING, DONE = Tuning(TuningState.WAITING), Tuning(TuningState.DONE)
 
 
-class FakeChild:
-    """A process that ends when a test says so, or when it is killed."""
+def answer(value: float) -> bytes:
+    message = predict_pb2.PredictResponse()
+    message.outputs["y"].CopyFrom(to_tensor_proto(np.array([value], np.float32)))
+    serialized: bytes = message.SerializeToString()
+    return serialized
 
-    def __init__(self) -> None:
+
+def recorded(value: float) -> Answer:
+    outputs = read_outputs("Predict", answer(value))
+    assert outputs is not None
+    return Answer(method="Predict", request=b"request", outputs=outputs)
+
+
+def untuned_servable(number: int, rows: tuple[int, ...] = (1, 8)) -> FakeServable:
+    """A version that answers 2.0, whose programs are untuned, and of which the cache has tuned ones after trials."""
+    servable = FakeServable(ServableId("m", number))
+    definitions = get_model_metadata_pb2.SignatureDefMap()
+    definitions.signature_def["s"].CopyFrom(
+        signature_def({"x": (FLOAT, (-1,))}, {"y": (FLOAT, (-1,))})
+    )
+    servable.signatures = definitions.SerializeToString()
+    servable.respond = lambda request: answer(2.0)
+    servable.untuned = [b"%d of %d" % (count, number) for count in rows]
+    servable.accelerated = [AcceleratedSignature("s", rows, "", (), (), untuned_rows=rows)]
+    return servable
+
+
+class FakeProcess:
+    """A process of trials that fills the cache of a servable when it ends well."""
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
         self._ended = threading.Event()
-        self.waited = threading.Event()
-        self.status = 0
+        self._status = -9
 
     def end(self, status: int) -> None:
-        self.status = status
+        if status == 0:
+            self._on_end()
+        self._status = status
         self._ended.set()
 
     def wait(self, timeout_seconds: float) -> int | None:
-        self.waited.set()
-        return self.status if self._ended.wait(timeout_seconds) else None
+        return self._status if self._ended.wait(timeout_seconds) else None
 
     def kill(self) -> None:
-        if not self._ended.is_set():
-            self.end(-9)
+        self._ended.set()
 
     @property
     def is_ended(self) -> bool:
         return self._ended.is_set()
 
 
-class Started:
-    """Autotuning that was started, with fake processes; stopped at the end of a test."""
+class Tuned:
+    """Autotuning with fake processes, which `on_spawn` may end at once."""
 
-    def __init__(self, settings: TrialSettings = SETTINGS) -> None:
-        self.children: list[FakeChild] = []
-        self.autotuning = Autotuning(settings, SystemClock(), self._spawn)
-        self.come = threading.Semaphore(0)
-        self.on_spawn: Callable[[FakeChild, int], None] = lambda child, stderr: None
+    def __init__(self) -> None:
+        self.autotuning = Autotuning(
+            TrialRuns(SETTINGS, SystemClock(), self._spawn), StatusError, SystemClock()
+        )
+        self.servables: dict[ServableId, FakeServable] = {}
+        self.processes: list[FakeProcess] = []
+        self.spawned = threading.Semaphore(0)
+        self.on_spawn: Callable[[FakeProcess], None] = lambda process: None
 
-    def __enter__(self) -> "Started":
-        self.autotuning.start()
-        return self
+    def _spawn(self, settings: TrialSettings, trials: Trials, stderr: int) -> FakeProcess:
+        servable = self.servables[trials.servable_id]
+        rows = tuple(int(program.split()[0]) for program in trials.programs)
 
-    def __exit__(self, *exception: object) -> None:
-        assert self.autotuning.stop(30)
+        def fill() -> None:
+            servable.tuned_rows = list(rows)
 
-    def _spawn(self, settings: TrialSettings, trials: Trials, stderr: int) -> Child:
-        child = FakeChild()
-        self.on_spawn(child, stderr)
-        self.children.append(child)
-        self.come.release()
-        return child
+        process = FakeProcess(fill)
+        self.processes.append(process)
+        self.on_spawn(process)
+        self.spawned.release()
+        return process
 
+    def add(self, servable: FakeServable, *answers: Answer) -> None:
+        self.servables[servable.id] = servable
+        self.autotuning.add(
+            UntunedVersion(
+                servable_id=servable.id,
+                servable=servable,
+                device="0",
+                answers=answers,
+                gates=GateSettings(),
+            )
+        )
 
-def _end(status: int | None, child: FakeChild, stderr: int) -> None:
-    """Ends a process at once; not if there is no status."""
-    if status is not None:
-        child.end(status)
+    def moves(self, servable: FakeServable, state: ServableState) -> None:
+        self.autotuning.on_status(ServableStatus(id=servable.id, state=state))
 
+    def serve(self, servable: FakeServable, *answers: Answer) -> None:
+        self.add(servable, *answers)
+        self.moves(servable, AVAILABLE)
 
-class Load(threading.Thread):
-    """A load that waits for its trials."""
-
-    def __init__(self, started: Started, trials: Trials = TRIALS) -> None:
-        super().__init__(daemon=True)
-        self._autotuning, self._trials = started.autotuning, trials
-        self.cancellation = Cancellation()
-        self.result: bool | None = None
-        self.start()
-
-    def run(self) -> None:
-        self.result = self._autotuning.run(self._trials, self.cancellation)
-
-    def ended(self) -> bool | None:
-        self.join(30)
-        assert not self.is_alive()
-        return self.result
-
-
-def test_autotuning_that_ends_well_is_logged():
-    with Started() as started, capture_logs() as logs:
-        started.on_spawn = lambda child, stderr: child.end(0)
-        assert started.autotuning.run(TRIALS, Cancellation())
-    [line] = logs
-    assert (line["event"], line["model"], line["version"]) == ("autotuned", "m", 7)
-    assert (line["programs"], line["device"]) == (2, "0")
+    def ended(self, servable: FakeServable) -> Tuning:
+        """Waits for the end of a version's autotuning."""
+        never = threading.Event()
+        for _ in range(3_000):
+            tuning = self.autotuning.tuning(servable.id)
+            assert tuning is not None
+            if tuning.state in (TuningState.DONE, TuningState.FAILED):
+                return tuning
+            never.wait(0.01)
+        raise AssertionError(f"the autotuning of {servable.id} does not end")
 
 
-def test_autotuning_that_fails_says_what_it_wrote():
-    def fail(child: FakeChild, stderr: int) -> None:
-        os.write(stderr, b"/cache/1.pjrt cannot be written\n")
-        child.end(1)
-
-    with Started() as started, capture_logs() as logs:
-        started.on_spawn = fail
-        assert not started.autotuning.run(TRIALS, Cancellation())
-    [line] = logs
-    assert (line["event"], line["reason"]) == (
-        "autotuning_failed",
-        "the process ended with status 1",
-    )
-    assert line["stderr"] == "/cache/1.pjrt cannot be written"
+@contextmanager
+def tuned() -> Iterator[Tuned]:
+    with capture_logs():
+        made = Tuned()
+        made.autotuning.start()
+        try:
+            yield made
+        finally:
+            assert made.autotuning.stop(30)
 
 
-def test_autotuning_that_fails_twice_is_given_up():
-    with Started() as started, capture_logs() as logs:
-        started.on_spawn = partial(_end, 1)
-        assert not any(started.autotuning.run(TRIALS, Cancellation()) for _ in range(3))
-        assert len(started.children) == 2
-        started.on_spawn = partial(_end, 0)
-        other = Trials(ServableId("m", 8), "0", [b"first", b"third"])
-        assert not started.autotuning.run(other, Cancellation())
-        assert len(started.children) == 3
-    assert [line.get("will_retry") for line in logs] == [True, False, None]
-    assert logs[2]["programs"] == 1, "what has failed is left out"
+def test_programs_are_tuned_once_their_version_serves():
+    servable = untuned_servable(7)
+    with tuned() as it:
+        it.add(servable, recorded(2.0))
+        it.moves(servable, LOADING)
+        assert it.autotuning.tunings() == {servable.id: WAITING}
+        assert it.processes == []
+        it.moves(servable, AVAILABLE)
+        assert it.spawned.acquire(timeout=30)
+        assert it.autotuning.tuning(servable.id) == Tuning(TuningState.RUNNING)
+        assert servable.used_rows == []
+        it.processes[0].end(0)
+        assert it.ended(servable) == DONE
+        it.moves(servable, AVAILABLE)  # as a change of its health does
+        assert it.autotuning.tuning(servable.id) == DONE
+    assert servable.used_rows == [1, 8]
+    assert servable.offered_rows == []
+    assert len(it.processes) == 1
 
 
-def test_autotuning_that_cannot_start_fails():
-    def refuse(child: FakeChild, stderr: int) -> None:
-        raise PermissionError("no process")
-
-    with Started() as started, capture_logs() as logs:
-        started.on_spawn = refuse
-        assert not started.autotuning.run(TRIALS, Cancellation())
-        started.on_spawn = lambda child, stderr: child.end(0)
-        assert started.autotuning.run(TRIALS, Cancellation())
-    assert "no process" in logs[0]["reason"]
+def test_programs_in_the_cache_need_no_process():
+    servable = untuned_servable(7)
+    servable.untuned, servable.tuned_rows = [], [1, 8]
+    with tuned() as it:
+        it.serve(servable, recorded(2.0))
+        assert it.ended(servable) == DONE
+    assert it.processes == []
+    assert servable.used_rows == [1, 8]
 
 
-def test_autotuning_that_hangs_is_killed():
-    settings = TrialSettings(
-        plugin="/p.so", cache_directory="/cache", memory_share=0.05, seconds_max=0.01
-    )
-    with Started(settings) as started, capture_logs() as logs:
-        assert not started.autotuning.run(TRIALS, Cancellation())
-    assert started.children[0].is_ended
-    assert "took more than 0.01 s" in logs[0]["reason"]
+@pytest.mark.parametrize("answers", [(), (2.0,)])
+def test_tuned_programs_that_differ_are_not_used(answers: tuple[float, ...]):
+    servable = untuned_servable(7)
+    servable.respond_tuned = lambda rows, request: answer(2.0 if rows == 1 else 2.01)
+    with tuned() as it, capture_logs() as logs:
+        it.on_spawn = lambda process: process.end(0)
+        it.serve(servable, *map(recorded, answers))
+        tuning = it.ended(servable)
+    assert servable.used_rows == [1]
+    assert servable.offered_rows == []
+    assert tuning.state is TuningState.FAILED
+    assert "programs of 8 rows: output 'y' value 0 is 2.01, was 2" in tuning.reason
+    assert [line["event"] for line in logs][-2:] == ["programs_tuned", "tuned_programs_differ"]
 
 
-def test_autotuning_ends_with_a_cancelled_load():
-    with Started() as started, capture_logs() as logs:
-        load = Load(started)
-        assert started.come.acquire(timeout=30)
-        load.cancellation.cancel()
-        assert load.ended() is False
-    assert started.children[0].is_ended
-    assert logs == []
+def test_recorded_answers_rule():
+    servable = untuned_servable(7)
+    with tuned() as it:
+        it.on_spawn = lambda process: process.end(0)
+        it.serve(servable, recorded(3.0))
+        assert it.ended(servable).state is TuningState.FAILED
+    assert servable.used_rows == []
 
 
-def test_autotuning_takes_turns_on_a_device():
-    with Started() as started:
-        first, second = Load(started), Load(started)
-        other = Load(started, Trials(ServableId("m", 8), "1", [b"p"]))
-        for _ in range(2):
-            assert started.come.acquire(timeout=30)
-        assert len(started.children) == 2, "one for each device"
-        for child in started.children:
-            child.end(0)
-        assert started.come.acquire(timeout=30)
-        started.children[2].end(0)
-        assert (first.ended(), second.ended(), other.ended()) == (True, True, True)
+def test_a_try_that_fails_changes_nothing():
+    servable = untuned_servable(7, rows=(1,))
+
+    def refuse(rows: int, request: bytes) -> bytes:
+        raise StatusError(13, "the device is gone")
+
+    servable.respond_tuned = refuse
+    with tuned() as it:
+        it.on_spawn = lambda process: process.end(0)
+        it.serve(servable, recorded(2.0))
+        tuning = it.ended(servable)
+    assert servable.used_rows == []
+    assert "the device is gone" in tuning.reason
 
 
-def test_autotuning_without_a_turn_is_no_failure():
-    settings = replace(SETTINGS, seconds_max=0.01)
-    with Started(settings) as started, capture_logs() as logs:
-        with started.autotuning._turn("0", Cancellation(), NS_PER_SECOND * 10**9) as has_turn:
-            assert has_turn
-            for _ in range(2):
-                assert not started.autotuning.run(TRIALS, Cancellation())
-        assert started.children == []
-    assert [(line["reason"], line["will_retry"]) for line in logs] == [
-        ("the processes of other loads took all the time", True)
-    ] * 2
+def test_a_process_that_fails_leaves_what_it_made():
+    servable = untuned_servable(7)
+
+    def fail(process: FakeProcess) -> None:
+        servable.tuned_rows = [1]
+        process.end(3)
+
+    with tuned() as it:
+        it.on_spawn = fail
+        it.serve(servable, recorded(2.0))
+        tuning = it.ended(servable)
+    assert tuning == Tuning(TuningState.FAILED, "the process ended with status 3")
+    assert servable.used_rows == [1]
 
 
-def test_autotuning_load_leaves_the_line_if_cancelled():
-    with Started() as started:
-        first = Load(started)
-        assert started.come.acquire(timeout=30)
-        second = Load(started)
-        second.cancellation.cancel()
-        assert second.ended() is False
-        assert len(started.children) == 1
-        started.children[0].end(0)
-        assert first.ended() is True
+@pytest.mark.parametrize("state", [UNLOADING, END])
+def test_a_version_that_is_retired_ends_its_process(state: ServableState):
+    first, second = untuned_servable(7), untuned_servable(8)
+    with tuned() as it:
+        it.serve(first, recorded(2.0))
+        it.serve(second, recorded(2.0))
+        assert it.spawned.acquire(timeout=30)
+        it.moves(first, state)
+        assert it.processes[0].is_ended
+        assert it.spawned.acquire(timeout=30)
+        it.processes[1].end(0)
+        assert it.ended(second) == DONE
+        assert it.autotuning.tunings() == {second.id: DONE}
+    assert first.used_rows == []
 
 
-def test_autotuning_that_stops_kills_its_process():
-    with Started() as started:
-        first, second = Load(started), Load(started)
-        assert started.come.acquire(timeout=30)
-        assert started.autotuning.stop(30)
-        assert (first.ended(), second.ended()) == (False, False)
-        assert started.children[0].is_ended
-        assert len(started.children) == 1
+def test_a_version_that_is_retired_in_time_is_skipped():
+    first, second, third = (untuned_servable(number) for number in (7, 8, 9))
+    with tuned() as it:
+        for servable in (first, second, third):
+            it.serve(servable, recorded(2.0))
+        assert it.spawned.acquire(timeout=30)
+        it.moves(second, UNLOADING)
+        it.on_spawn = lambda process: process.end(0)
+        it.processes[0].end(0)
+        assert it.ended(third) == DONE
+    assert len(it.processes) == 2
+    assert second.used_rows == []
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["0", "1"]), st.sampled_from(["well", "badly", "never", "cancelled"])
-        ),
-        max_size=8,
-    )
-)
-def test_autotuning_ends_every_load_and_process(
-    loads: Sequence[tuple[str, str]],
+def test_a_version_that_is_destroyed_is_left():
+    servable = untuned_servable(7)
+    with tuned() as it:
+        it.serve(servable, recorded(2.0))
+        assert it.spawned.acquire(timeout=30)
+        servable.is_destroyed = True
+        it.processes[0].end(0)
+        assert it.ended(servable).state is TuningState.FAILED
+    assert servable.used_rows == []
+
+
+def test_a_server_that_stops_ends_the_process():
+    first, second = untuned_servable(7), untuned_servable(8)
+    with tuned() as it:
+        it.serve(first)
+        it.serve(second)
+        assert it.spawned.acquire(timeout=30)
+        assert it.autotuning.stop(30)
+        assert it.processes[0].is_ended
+    assert len(it.processes) == 1
+    assert first.used_rows == second.used_rows == []
+
+
+def test_autotuning_that_was_not_started_stops():
+    made = Tuned()
+    made.serve(untuned_servable(7))
+    assert made.autotuning.stop(0)
+
+
+def test_other_versions_are_no_business_of_autotuning():
+    with tuned() as it:
+        it.moves(untuned_servable(7), AVAILABLE)
+        assert it.autotuning.tunings() == {}
+
+
+EVENT = st.tuples(st.integers(0, 3), st.sampled_from(["serve", "retire", "end well", "end badly"]))
+
+
+@given(st.lists(EVENT, max_size=12))
+def test_processes_come_one_by_one_for_what_serves(
+    events: list[tuple[int, str]],
 ):
-    settings = TrialSettings(
-        plugin="/p.so", cache_directory="/cache", memory_share=0.05, seconds_max=0.02
-    )
-    statuses = {"well": 0, "badly": 1}
-    with Started(settings) as started, capture_logs():
-        for device, end in loads:
-            load = Cancellation()
-            if end == "cancelled":
-                load.cancel()
-            started.on_spawn = partial(_end, statuses.get(end))
-            before = len(started.children)
-            trials = Trials(ServableId("m", 1), device, [bytes([before])])
-            assert started.autotuning.run(trials, load) is (end == "well")
-            assert len(started.children) - before == (end != "cancelled")
-        assert all(child.is_ended and child.waited.is_set() for child in started.children)
-
-
-@given(st.floats(0, 1))
-def test_autotuning_never_takes_memory_of_the_server(fraction: float):
-    share = trial_memory_share(fraction)
-    assert share >= 0
-    assert fraction + share <= 1
-    assert (share > 0) == (fraction <= 0.98)
-
-
-def test_autotuning_share_is_half_of_what_is_left():
-    assert trial_memory_share(0.9) == pytest.approx(0.05)
-    assert trial_memory_share(1.0) == 0
-
-
-@pytest.mark.parametrize(
-    ("device", "visible", "expected"),
-    [("1", None, "1"), ("1", "4, 6", "6"), ("0", "GPU-a", "GPU-a"), ("2", "4,6", None)],
-)
-def test_autotuning_sees_the_device_of_the_version(
-    device: str, visible: str | None, expected: str | None
-):
-    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert visible_device(device, environment) == expected
-
-
-@pytest.mark.parametrize(
-    ("count", "few"), [(1, [0]), (2, [1]), (8, [6, 7]), (64, [60, 61, 62, 63])]
-)
-def test_autotuning_process_has_few_cores(count: int, few: list[int]):
-    assert list(few_cores(range(count))) == few
-
-
-def test_programs_cross_to_another_process():
-    programs = [b"", b"first", bytes(100_000)]
-    with program_file(programs) as descriptor:
-        assert list(read_programs(os.dup(descriptor))) == programs
-
-
-def test_autotuning_process_compiles_all_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(autotuning_process, "native_module", FakePlane)
-    monkeypatch.setattr(autotuning_process, "_give_way", lambda: None)
-    monkeypatch.setattr(autotuning_process, "stop_at_eof", lambda descriptor, stop: None)
-    with program_file([b"first", b"second"]) as descriptor:
-        arguments = ["/p.so", str(tmp_path), "0.05", str(os.dup(descriptor))]
-        monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115
-        assert autotuning_process.main(arguments) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
-    with program_file([b"first"]) as descriptor:
-        nowhere = ["/p.so", str(tmp_path / "nowhere"), "0.05", str(os.dup(descriptor))]
-        assert autotuning_process.main(nowhere) == 1
-        assert "nowhere" in capsys.readouterr().err
-
-
-def spawned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> Any:
-    """Starts `script` as the module of trials, and returns the process and its standard error."""
-    (tmp_path / "fake_trials.py").write_text(script)
-    monkeypatch.setattr(autotuning, "_MODULE", "fake_trials")
-    monkeypatch.syspath_prepend(tmp_path)
-    stderr = os.memfd_create("stderr")
-    return spawn_process(SETTINGS, TRIALS, stderr), stderr
-
-
-def test_autotuning_process_gets_its_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    script = (
-        "import os, sys\n"
-        "from serving.loading.program_files import read_programs\n"
-        "print(sys.argv[1:4], os.environ['CUDA_VISIBLE_DEVICES'])\n"
-        "print(list(read_programs(int(sys.argv[4]))))\n"
-    )
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    child, stderr = spawned(monkeypatch, tmp_path, script)
-    assert child.wait(30) == 0
-    with os.fdopen(stderr, "rb") as said:
-        said.seek(0)
-        text = said.read().decode()
-    assert text == "['/p.so', '/cache', '0.05'] 0\n[b'first', b'second']\n"
-
-
-def test_autotuning_process_ends_with_its_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    script = (
-        "import os, threading\n"
-        "from functools import partial\n"
-        "from serving.base.parent_process import stop_at_eof\n"
-        "stop_at_eof(0, partial(os._exit, 3))\n"
-        "threading.Event().wait()\n"
-    )
-    child, stderr = spawned(monkeypatch, tmp_path, script)
-    os.close(stderr)
-    child._process.stdin.close()  # as the kernel does if the server is gone
-    assert child.wait(30) == 3
-
-
-def test_autotuning_process_can_be_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    child, stderr = spawned(monkeypatch, tmp_path, "import threading; threading.Event().wait()")
-    os.close(stderr)
-    assert child.wait(0) is None
-    child.kill()
-    assert child.wait(30) == -9
-    child.kill()
+    with tuned() as it:
+        servables = {number: untuned_servable(number) for number in range(4)}
+        retired: set[int] = set()
+        for number, event in events:
+            servable = servables[number]
+            if event == "serve" and number not in retired:
+                if servable.id not in it.servables:
+                    it.serve(servable, recorded(2.0))
+            elif event == "retire":
+                it.moves(servable, UNLOADING)
+                retired.add(number)
+                servable.is_destroyed = True
+            elif it.processes and not it.processes[-1].is_ended:
+                it.processes[-1].end(0 if event == "end well" else 1)
+            assert sum(not process.is_ended for process in it.processes) <= 1
+            left = {identity.version for identity in it.autotuning.tunings()}
+            assert left == {one.version for one in it.servables} - retired
+    assert all(process.is_ended for process in it.processes)
+    for number in retired:
+        assert servables[number].offered_rows == []

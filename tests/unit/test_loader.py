@@ -29,7 +29,7 @@ from serving.data_plane.loads import BatchSettings
 from serving.data_plane.servables import AcceleratedSignature, ArenaRemains, Servable, SizeTimes
 from serving.loading.accelerator_use import AcceleratorUse
 from serving.loading.arenas import Arenas, MemoryLimits
-from serving.loading.autotuning import Autotuning, Spawn, Trials, TrialSettings
+from serving.loading.autotuning import Autotuning, Tuning, TuningState
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
 from serving.loading.device_placement import DevicePlacement
@@ -38,6 +38,7 @@ from serving.loading.load import CheckedLoad
 from serving.loading.load_checks import missing_ops_message
 from serving.loading.loader import LoadSettings, WarmUp
 from serving.loading.side_choices import SideChoices
+from serving.loading.trial_process import TrialRuns, TrialSettings
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import (
     FakeAccelerator,
@@ -111,32 +112,6 @@ ACCELERATOR_USE = AcceleratorUse(
     rows=(1, 8),
     cache_directory="/cache",
 )
-
-
-SERVING = FakeAccelerator(autotunes=False)
-
-
-def serving_use(spawn: Spawn) -> AcceleratorUse:
-    """An accelerator of a server that is ready, and another process for its trials."""
-    settings = TrialSettings(
-        plugin="/p.so", cache_directory="/cache", memory_share=0.05, seconds_max=30
-    )
-    return replace(
-        ACCELERATOR_USE,
-        accelerators=[SERVING],
-        placement=DevicePlacement([SERVING], FakeClock()),
-        autotuning=Autotuning(settings, SystemClock(), spawn),
-    )
-
-
-class EndedChild:
-    """A process of trials that has ended well."""
-
-    def wait(self, timeout_seconds: float) -> int:
-        return 0
-
-    def kill(self) -> None:
-        """Does nothing."""
 
 
 ACCELERATED = AcceleratedSignature(
@@ -376,7 +351,7 @@ def test_loader_cancelled_stops_before_the_next_stage(version: Path, stage: Load
         arenas=arenas_of(FakeSlabPool()),
         reservoir=FakeReservoir(),
         batching=lambda directory: SETTINGS,
-        accelerator=serving_use(lambda settings, trials, stderr: EndedChild()),
+        accelerator=ACCELERATOR_USE,
     )
     with pytest.raises(Cancelled):
         loader.load(progress)
@@ -402,43 +377,48 @@ def test_loader_analyzes_rows_for_an_accelerator(version: Path) -> None:
     steps = ["run_init", "analyze_rows", "use_accelerator", "make_callables"]
     assert plane.steps[-5:-1] == steps
     assert plane.loads[-1].accelerator_uses == [
-        ((ACCELERATOR,), (1, 8), "/cache", "auto", 7_000, True, False)
+        ((ACCELERATOR,), (1, 8), "/cache", "auto", 7_000, True, False, False)
     ]
     assert any(line.startswith("compile") for line in progress.lines)
 
 
-def test_loader_autotunes_what_the_cache_lacks(version: Path) -> None:
-    plane, progress = FakePlane(), FakeProgress()
-    plane.untuned = [b"program"]
-    plane.accelerated = [replace(ACCELERATED, untuned_rows=(1,))]
-    trials: list[Trials] = []
-
-    def spawn(settings: TrialSettings, of_load: Trials, stderr: int) -> EndedChild:
-        trials.append(of_load)
-        return EndedChild()
-
-    use = serving_use(spawn)
-    use.end_autotuning()
-    try:
-        make_loader(version, plane, accelerator=use).load(progress)
-    finally:
-        assert use.stop_autotuning(30)
-    assert [(each.device, each.programs) for each in trials] == [("0", [b"program"])]
-    steps = ["analyze_rows", "untuned_programs", "use_accelerator", "make_callables"]
-    assert plane.steps[-5:-1] == steps
-    stages = [line.split()[0] for line in progress.lines]
-    assert stages.index("autotune") < stages.index("compile")
+UNTUNED = replace(ACCELERATED, untuned_rows=(1,))
 
 
-@pytest.mark.parametrize("untuned", [[], [b"program"]])
-def test_loader_of_a_starting_server_needs_no_process(version: Path, untuned: list[bytes]) -> None:
-    plane, progress = FakePlane(), FakeProgress()
-    plane.untuned = untuned
-    use = replace(serving_use(lambda *ignored: EndedChild()), accelerators=[ACCELERATOR])
-    use = replace(use, placement=ACCELERATOR_USE.placement)
-    make_loader(version, plane, accelerator=use).load(progress)
-    assert "untuned_programs" not in plane.steps
-    assert not any(line.startswith("autotune") for line in progress.lines)
+def tuned_later() -> tuple[Autotuning, AcceleratorUse]:
+    """Autotuning that was not started, and its use of an accelerator."""
+    settings = TrialSettings(
+        plugin="/p.so", cache_directory="/cache", memory_share=0.05, seconds_max=30
+    )
+    autotuning = Autotuning(TrialRuns(settings, SystemClock()), StatusError, SystemClock())
+    return autotuning, replace(ACCELERATOR_USE, autotuning=autotuning)
+
+
+@pytest.mark.parametrize(
+    ("accelerated", "expected"), [(UNTUNED, Tuning(TuningState.WAITING)), (ACCELERATED, None)]
+)
+def test_loader_leaves_untuned_programs_for_later(
+    version: Path, accelerated: AcceleratedSignature, expected: Tuning | None
+) -> None:
+    plane = FakePlane()
+    plane.accelerated = [accelerated]
+    autotuning, use = tuned_later()
+    make_loader(version, plane, accelerator=use).load(FakeProgress())
+    assert plane.loads[-1].accelerator_uses[0][-1] is True
+    assert autotuning.tuning(plane.servables[-1].id) == expected
+
+
+def test_loader_that_fails_leaves_nothing_to_tune(version: Path) -> None:
+    plane = FakePlane()
+    plane.accelerated = [UNTUNED]
+    autotuning, use = tuned_later()
+
+    def warm_up(directory: Path, ask: Ask, cancellation: Cancellation) -> None:
+        raise FailedPrecondition("record 1 fails")
+
+    with pytest.raises(FailedPrecondition, match="record 1 fails"):
+        make_loader(version, plane, accelerator=use, warm_up=warm_up).load(FakeProgress())
+    assert autotuning.tunings() == {}
 
 
 def test_loader_measures_sides_after_the_warm_up(version: Path) -> None:
@@ -479,7 +459,7 @@ def test_loader_obeys_platform_pjrt(version: Path) -> None:
     ]
     loader.load(FakeProgress())
     assert plane.loads[-1].accelerator_uses == [
-        ((ACCELERATOR,), (1, 8), "/cache", "host", 0, False, True)
+        ((ACCELERATOR,), (1, 8), "/cache", "host", 0, False, True, False)
     ]
 
 

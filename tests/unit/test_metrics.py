@@ -40,6 +40,7 @@ from serving.core.servable import (
 )
 from serving.data_plane.loads import AcceleratorMemory, AcceleratorState
 from serving.data_plane.servables import CPU_REASONS, AcceleratedSignature, BatchFigures
+from serving.loading.autotuning import Tuning, TuningState
 from serving.loading.memory_fit import UNLIMITED_BYTES
 from serving.loading.reservoirs import Reservoirs
 from serving.monitoring.collector import MetricsCollector, MetricsExposition
@@ -781,6 +782,17 @@ def test_programs_without_autotuning_are_counted():
     ]
 
 
+def test_autotuning_of_a_version_has_one_state():
+    running = Tuning(TuningState.RUNNING)
+    series = series_of(replace(accelerated_parts(), tuning_of=lambda servable_id: running))
+    name = "serving_accelerator_autotuning"
+    states = {
+        state.value: value(series, name, model="m", version="1", state=state.value)
+        for state in TuningState
+    }
+    assert states == {"waiting": 0, "running": 1, "done": 0, "failed": 0}
+
+
 def test_pinned_memory_of_all_accelerators_is_shown():
     state = AcceleratorState(0, 0, 0, 0, is_failing=False, pinned_bytes=5, pinned_limit_bytes=6)
     accelerators = [FakeAccelerator(name=name, state_figures=state) for name in "01"]
@@ -903,6 +915,7 @@ def busy_parts() -> MonitoredParts:
         request_logs=used_log(),
         swaps=[swap_of("m", figures={"restored_bytes": 1, "kept_bytes": 2})],
         runs={ServableId("m", 1): [BUSY_RUNS]},
+        tuning_of=lambda servable_id: Tuning(TuningState.WAITING),
         gpu=FakeGpuSensors(GpuFigures(0.5, 1_200.5, 60)),
         configured=["m"],
         blocked={"m": {6: BlockedVersion(by=BlockedBy.CRASH)}},

@@ -78,8 +78,6 @@ class FakePlane:
         self.tables_without_value: list[str] = []
         self.op_libraries: list[str] = []
         self.accelerators: list[FakeAccelerator] = []
-        # The results of `untuned_programs` in each load.
-        self.untuned: list[bytes] = []
         # The results of `use_accelerator` and `compile_ahead` in each load, and the arguments of the latter.
         self.accelerated: list[AcceleratedSignature] = []
         self.ahead: list[tuple[object | None, tuple[int, ...], str, str, bool]] = []
@@ -336,7 +334,9 @@ class FakeSavedModelLoad:
         self.tables: dict[str, int] = {}
         self.bytes_per_second: list[int] = []
         self.restore_targets: list[float] = []
-        self.accelerator_uses: list[tuple[object, tuple[int, ...], str, str, int, bool, bool]] = []
+        self.accelerator_uses: list[
+            tuple[object, tuple[int, ...], str, str, int, bool, bool, bool]
+        ] = []
         self.batching: BatchSettings | None = None
         self.callables_made: list[bytes] = []
         self.request_statistics: FakeRequestStatistics | None = None
@@ -415,19 +415,6 @@ class FakeSavedModelLoad:
         self._plane.ahead.append((compiler, tuple(rows), cache_directory, tables, only_if_worth))
         return self._plane.accelerated
 
-    def untuned_programs(
-        self,
-        accelerators: Sequence[object],
-        rows: Sequence[int],
-        cache_directory: str,
-        tables: str,
-        memory_bytes_max: int,
-        is_needed: bool,
-    ) -> list[bytes]:
-        del accelerators, rows, cache_directory, tables, memory_bytes_max, is_needed
-        self._plane.take_step("untuned_programs")
-        return self._plane.untuned
-
     def use_accelerator(
         self,
         accelerators: Sequence[object],
@@ -437,6 +424,7 @@ class FakeSavedModelLoad:
         memory_bytes_max: int,
         is_low: bool,
         is_needed: bool,
+        tunes_later: bool,
     ) -> list[AcceleratedSignature]:
         self._plane.take_step("use_accelerator")
         self.accelerator_uses.append(
@@ -448,6 +436,7 @@ class FakeSavedModelLoad:
                 memory_bytes_max,
                 is_low,
                 is_needed,
+                tunes_later,
             )
         )
         return self._plane.accelerated

@@ -123,6 +123,14 @@ class FakeServable:
         # Set by `measure_sides` and `choose_side`.
         self.measured_seconds_max = 0.0
         self.probes: dict[tuple[str, int], int] = {}
+        # Set by tests: what a cache lacks, the rows of programs that a cache has, and their answers.
+        self.untuned: list[bytes] = []
+        self.tuned_rows: list[int] = []
+        self.respond_tuned: Callable[[int, bytes], bytes] | None = None
+        # Set by `offer_tuned_programs`, `try_tuned_programs` and `use_tuned_programs`.
+        self.offered_rows: list[int] = []
+        self.tried_rows: set[int] = set()
+        self.used_rows: list[int] = []
         self.runs: Sequence[AcceleratorRuns] = ()
         self.uploads = AcceleratorUploads()
         # Set by tests.
@@ -207,6 +215,40 @@ class FakeServable:
             )
             for item in self.accelerated
         ]
+
+    def untuned_programs(self, cache_directory: str) -> list[bytes]:
+        if self.is_destroyed:
+            raise StatusError(9, f"{self.id} is destroyed")
+        return self.untuned
+
+    def offer_tuned_programs(self, cache_directory: str) -> list[int]:
+        if self.is_destroyed:
+            raise StatusError(9, f"{self.id} is destroyed")
+        self.offered_rows = list(self.tuned_rows)
+        return self.offered_rows
+
+    def try_tuned_programs(self, rows: int, method: str, request: bytes) -> bytes:
+        if rows not in self.offered_rows:
+            raise StatusError(StatusCode.NOT_FOUND, "no program is offered")
+        response = (self.respond_tuned or (lambda rows, request: self.respond(request)))(
+            rows, request
+        )
+        self.tried_rows.add(rows)
+        return response
+
+    def use_tuned_programs(self, rows: int) -> int:
+        assert not self.is_destroyed
+        if rows not in self.tried_rows:
+            return 0
+        self.used_rows.append(rows)
+        self.accelerated = [
+            replace(item, untuned_rows=[left for left in item.untuned_rows if left != rows])
+            for item in self.accelerated
+        ]
+        return len(self.accelerated)
+
+    def withdraw_tuned_programs(self) -> None:
+        self.offered_rows = []
 
     def seal_arena(self) -> bool:
         assert not self.is_destroyed

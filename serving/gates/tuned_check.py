@@ -1,0 +1,75 @@
+"""Compares the answers of tuned programs with what their version has answered before."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from serving.base.errors import MillpondError, NotFound
+from serving.core.model_settings import GateSettings
+from serving.core.servable import ServableId
+from serving.data_plane.servables import Servable
+from serving.data_plane.status_errors import statuses_as_errors
+from serving.gates.answer_watch import Answer
+from serving.gates.gates import first_few, golden_tolerance
+from serving.gates.tensor_compare import compare_outputs, read_outputs
+
+ANSWERS_MAX = 16
+"""The most recorded answers that are compared: more would take the accelerator's time without another verdict."""
+
+
+@dataclass(frozen=True)
+class TunedCheck:
+    """The check that programs pass before they take the place of others of the same version.
+
+    `answers` were recorded in the load. One made-up request to each signature is compared too, so that each of its
+    programs runs at least once.
+    """
+
+    servable_id: ServableId
+    servable: Servable
+    answers: Sequence[Answer]
+    settings: GateSettings
+    status_error: type[Exception]
+
+    def expected(self) -> Sequence[Answer]:
+        """Collects the answers of the programs that serve. Requests that they refuse are left out."""
+        return [*self.answers[:ANSWERS_MAX], *self._made_up_answers()]
+
+    def faults(self, rows: int, expected: Sequence[Answer]) -> str:
+        """Runs the offered programs of `rows` rows; returns how they differ from `expected`, or "".
+
+        They differ if a value differs by more than the tolerance of golden answers, or if a request fails.
+        """
+        faults = [fault for answer in expected for fault in self._faults(rows, answer)]
+        return first_few(faults) if faults else ""
+
+    def _faults(self, rows: int, expected: Answer) -> Iterator[str]:
+        try:
+            with statuses_as_errors(self.status_error):
+                response = self.servable.try_tuned_programs(rows, expected.method, expected.request)
+        except NotFound:
+            return  # Nothing was offered for the request's signature, or its rows do not fill a program.
+        except MillpondError as error:
+            yield str(error)
+            return
+        outputs = read_outputs(expected.method, response) or {}
+        comparison = compare_outputs(expected.outputs, outputs, golden_tolerance(self.settings))
+        yield from comparison.faults
+        if comparison.first_change:
+            yield comparison.first_change
+
+    def _made_up_answers(self) -> Iterator[Answer]:
+        # Only here, because it imports numpy and grpcio, which few servers need.
+        from warmup.synthesis import made_up_request
+
+        definitions = self.servable.signature_def_map()
+        for signature in self.servable.accelerator_signatures():
+            request = made_up_request(definitions, self.servable_id.name, signature.name)
+            if not signature.untuned_rows or request is None:
+                continue
+            try:
+                with statuses_as_errors(self.status_error):
+                    outputs = read_outputs("Predict", self.servable.replay("Predict", request))
+            except MillpondError:
+                continue
+            if outputs is not None:
+                yield Answer(method="Predict", request=request, outputs=outputs)

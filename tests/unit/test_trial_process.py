@@ -1,0 +1,303 @@
+"""The process that autotunes: its ends, and what it gets and may take."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from serving.base.clock import SystemClock
+from serving.core.cancellation import Cancellation
+from serving.core.servable import ServableId
+from serving.loading import autotuning_process, trial_process
+from serving.loading.autotuning_process import few_cores
+from serving.loading.program_files import program_file, read_programs
+from serving.loading.trial_process import (
+    Child,
+    TrialRuns,
+    Trials,
+    TrialSettings,
+    spawn_process,
+    trial_memory_share,
+    visible_device,
+)
+from tests.unit.fakes.data_plane import FakePlane
+
+SETTINGS = TrialSettings(
+    plugin="/p.so", cache_directory="/cache", memory_share=0.05, seconds_max=30
+)
+TRIALS = Trials(ServableId("m", 7), "0", [b"first", b"second"])
+
+
+class FakeChild:
+    """A process that ends when a test says so, or when it is killed."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self.waited = threading.Event()
+        self.status = 0
+
+    def end(self, status: int) -> None:
+        self.status = status
+        self._ended.set()
+
+    def wait(self, timeout_seconds: float) -> int | None:
+        self.waited.set()
+        return self.status if self._ended.wait(timeout_seconds) else None
+
+    def kill(self) -> None:
+        if not self._ended.is_set():
+            self.end(-9)
+
+    @property
+    def is_ended(self) -> bool:
+        return self._ended.is_set()
+
+
+class Started:
+    """Runs of trials with fake processes."""
+
+    def __init__(self, settings: TrialSettings = SETTINGS) -> None:
+        self.children: list[FakeChild] = []
+        self.runs = TrialRuns(settings, SystemClock(), self._spawn)
+        self.come = threading.Semaphore(0)
+        self.on_spawn: Callable[[FakeChild, int], None] = lambda child, stderr: None
+
+    def _spawn(self, settings: TrialSettings, trials: Trials, stderr: int) -> Child:
+        child = FakeChild()
+        self.on_spawn(child, stderr)
+        self.children.append(child)
+        self.come.release()
+        return child
+
+
+def _end(status: int | None, child: FakeChild, stderr: int) -> None:
+    """Ends a process at once; not if there is no status."""
+    if status is not None:
+        child.end(status)
+
+
+def test_trials_that_end_well_are_logged():
+    started = Started()
+    started.on_spawn = partial(_end, 0)
+    with capture_logs() as logs:
+        assert started.runs.run(TRIALS, Cancellation()) == ""
+    [line] = logs
+    assert (line["event"], line["model"], line["version"]) == ("autotuned", "m", 7)
+    assert (line["programs"], line["device"]) == (2, "0")
+
+
+def test_trials_that_fail_say_what_they_wrote():
+    def fail(child: FakeChild, stderr: int) -> None:
+        os.write(stderr, b"/cache/1.pjrt cannot be written\n")
+        child.end(1)
+
+    started = Started()
+    started.on_spawn = fail
+    with capture_logs() as logs:
+        reason = started.runs.run(TRIALS, Cancellation())
+    [line] = logs
+    assert reason == line["reason"] == "the process ended with status 1"
+    assert line["event"] == "autotuning_failed"
+    assert line["stderr"] == "/cache/1.pjrt cannot be written"
+
+
+def test_trials_that_fail_twice_are_given_up():
+    started = Started()
+    started.on_spawn = partial(_end, 1)
+    with capture_logs() as logs:
+        assert all(started.runs.run(TRIALS, Cancellation()) for _ in range(3))
+        assert len(started.children) == 2
+        started.on_spawn = partial(_end, 0)
+        other = Trials(ServableId("m", 8), "0", [b"first", b"third"])
+        assert "failed twice" in started.runs.run(other, Cancellation())
+        assert len(started.children) == 3
+    assert [line.get("will_retry") for line in logs] == [True, False, None]
+    assert logs[2]["programs"] == 1, "what has failed is left out"
+
+
+def test_trials_that_cannot_start_fail():
+    def refuse(child: FakeChild, stderr: int) -> None:
+        raise PermissionError("no process")
+
+    started = Started()
+    started.on_spawn = refuse
+    with capture_logs() as logs:
+        assert "no process" in started.runs.run(TRIALS, Cancellation())
+        started.on_spawn = partial(_end, 0)
+        assert started.runs.run(TRIALS, Cancellation()) == ""
+    assert "no process" in logs[0]["reason"]
+
+
+def test_trials_that_hang_are_killed():
+    started = Started(replace(SETTINGS, seconds_max=0.01))
+    with capture_logs() as logs:
+        assert "took more than 0.01 s" in started.runs.run(TRIALS, Cancellation())
+    assert started.children[0].is_ended
+    assert "took more than 0.01 s" in logs[0]["reason"]
+
+
+class Immortal(FakeChild):
+    """A process that a driver holds after it was killed."""
+
+    def wait(self, timeout_seconds: float) -> int | None:
+        return self.status if self.is_ended else None
+
+    def kill(self) -> None:
+        """Does nothing yet."""
+
+
+def test_trials_wait_for_a_process_that_remains():
+    held = Immortal()
+    children: list[FakeChild] = [held]
+
+    def spawn(settings: TrialSettings, trials: Trials, stderr: int) -> Child:
+        return children.pop()
+
+    runs = TrialRuns(replace(SETTINGS, seconds_max=0.01), SystemClock(), spawn)
+    with capture_logs():
+        assert "was killed" in runs.run(TRIALS, Cancellation())
+        for _ in range(3):
+            assert "has not ended yet" in runs.run(TRIALS, Cancellation())
+        held.end(-9)
+        children.append(FakeChild())
+        children[0].end(0)
+        assert runs.run(TRIALS, Cancellation()) == "", "only a process of its own is a failure"
+
+
+def test_trials_that_are_cancelled_end_their_process():
+    started, cancellation = Started(), Cancellation()
+    with capture_logs() as logs:
+        run = threading.Thread(target=started.runs.run, args=(TRIALS, cancellation))
+        run.start()
+        assert started.come.acquire(timeout=30)
+        cancellation.cancel()
+        run.join(30)
+    assert not run.is_alive()
+    assert started.children[0].is_ended
+    assert logs == []
+
+
+@given(st.lists(st.sampled_from(["well", "badly", "never", "cancelled"]), max_size=8))
+def test_trials_end_every_process(ends: Sequence[str]):
+    statuses = {"well": 0, "badly": 1}
+    started = Started(replace(SETTINGS, seconds_max=0.02))
+    with capture_logs():
+        for index, end in enumerate(ends):
+            cancellation = Cancellation()
+            if end == "cancelled":
+                cancellation.cancel()
+            started.on_spawn = partial(_end, statuses.get(end))
+            trials = Trials(ServableId("m", 1), "0", [bytes([index])])
+            assert (started.runs.run(trials, cancellation) == "") == (end == "well")
+    assert all(child.is_ended and child.waited.is_set() for child in started.children)
+
+
+@given(st.floats(0, 1))
+def test_autotuning_never_takes_memory_of_the_server(fraction: float):
+    share = trial_memory_share(fraction)
+    assert share >= 0
+    assert fraction + share <= 1
+    assert (share > 0) == (fraction <= 0.98)
+
+
+def test_autotuning_share_is_half_of_what_is_left():
+    assert trial_memory_share(0.9) == pytest.approx(0.05)
+    assert trial_memory_share(1.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "expected"),
+    [("1", None, "1"), ("1", "4, 6", "6"), ("0", "GPU-a", "GPU-a"), ("2", "4,6", None)],
+)
+def test_autotuning_sees_the_device_of_the_version(
+    device: str, visible: str | None, expected: str | None
+):
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert visible_device(device, environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "few"), [(1, [0]), (2, [1]), (8, [6, 7]), (64, [60, 61, 62, 63])]
+)
+def test_autotuning_process_has_few_cores(count: int, few: list[int]):
+    assert list(few_cores(range(count))) == few
+
+
+def test_programs_cross_to_another_process():
+    programs = [b"", b"first", bytes(100_000)]
+    with program_file(programs) as descriptor:
+        assert list(read_programs(os.dup(descriptor))) == programs
+
+
+def test_autotuning_process_compiles_all_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(autotuning_process, "native_module", FakePlane)
+    monkeypatch.setattr(autotuning_process, "_give_way", lambda: None)
+    monkeypatch.setattr(autotuning_process, "stop_at_eof", lambda descriptor, stop: None)
+    with program_file([b"first", b"second"]) as descriptor:
+        arguments = ["/p.so", str(tmp_path), "0.05", str(os.dup(descriptor))]
+        monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115
+        assert autotuning_process.main(arguments) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
+    with program_file([b"first"]) as descriptor:
+        nowhere = ["/p.so", str(tmp_path / "nowhere"), "0.05", str(os.dup(descriptor))]
+        assert autotuning_process.main(nowhere) == 1
+        assert "nowhere" in capsys.readouterr().err
+
+
+def spawned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> Any:
+    """Starts `script` as the module of trials, and returns the process and its standard error."""
+    (tmp_path / "fake_trials.py").write_text(script)
+    monkeypatch.setattr(trial_process, "_MODULE", "fake_trials")
+    monkeypatch.syspath_prepend(tmp_path)
+    stderr = os.memfd_create("stderr")
+    return spawn_process(SETTINGS, TRIALS, stderr), stderr
+
+
+def test_autotuning_process_gets_its_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    script = (
+        "import os, sys\n"
+        "from serving.loading.program_files import read_programs\n"
+        "print(sys.argv[1:4], os.environ['CUDA_VISIBLE_DEVICES'])\n"
+        "print(list(read_programs(int(sys.argv[4]))))\n"
+    )
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    child, stderr = spawned(monkeypatch, tmp_path, script)
+    assert child.wait(30) == 0
+    with os.fdopen(stderr, "rb") as said:
+        said.seek(0)
+        text = said.read().decode()
+    assert text == "['/p.so', '/cache', '0.05'] 0\n[b'first', b'second']\n"
+
+
+def test_autotuning_process_ends_with_its_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    script = (
+        "import os, threading\n"
+        "from functools import partial\n"
+        "from serving.base.parent_process import stop_at_eof\n"
+        "stop_at_eof(0, partial(os._exit, 3))\n"
+        "threading.Event().wait()\n"
+    )
+    child, stderr = spawned(monkeypatch, tmp_path, script)
+    os.close(stderr)
+    child._process.stdin.close()  # as the kernel does if the server is gone
+    assert child.wait(30) == 3
+
+
+def test_autotuning_process_can_be_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    child, stderr = spawned(monkeypatch, tmp_path, "import threading; threading.Event().wait()")
+    os.close(stderr)
+    assert child.wait(0) is None
+    child.kill()
+    assert child.wait(30) == -9
+    child.kill()
