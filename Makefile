@@ -52,6 +52,8 @@ CTEST := $(UNRANDOMIZED) ctest -j $(JOBS) --output-on-failure --no-tests=error -
 # Suppresses the lines that TensorFlow prints at every import.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Keeps compiled Python, whatever the environment says: else each pytest rewrites the assertions of 480 files anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
