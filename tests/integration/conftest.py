@@ -45,8 +45,10 @@ _started: list[ModelServer] = []
 _LONGEST = tuple(
     f"test_{name}.py"
     for name in (
-        *("loadtest", "object_storage", "documents", "page", "life_of_server", "interop", "soak"),
-        *("tracing", "dashboards", "request_counts", "arenas", "supervisor", "out_of_descriptors"),
+        *("loadtest", "loadtest_gpu", "documents", "object_storage", "accelerator", "page"),
+        *("loadtest_fresh", "delta", "life_of_server", "soak", "interop", "row_analysis"),
+        *("config_reload", "tracing", "dashboards", "request_counts", "arenas", "supervisor"),
+        "out_of_descriptors",
     )
 )
 

@@ -1,6 +1,7 @@
 """The command `gpu` on the PJRT plugin that XLA's authors have on PyPI, with small models."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 
 from loadtest.__main__ import main
 from loadtest.commands import gpu
-from loadtest.measure import accelerator_swaps, saturation, scenario
+from loadtest.measure import accelerator_swaps, closed_rates, saturation, scenario
 from loadtest.measure.accelerator_parts import DIFFERENCE_MAX
 from tests.integration.accelerators import plugin_path
+from tests.integration.kept_exports import kept_export
 
 PARTS = ("equality", "alone", "rates", "swap", "rollback", "neighbours", "dense", "many", "zipf")
 SIZES = (
@@ -18,24 +20,39 @@ SIZES = (
     *("--dense-rows=8", "--swap-rows=3", "--swaps=1", "--many-swaps=11", "--generators=1"),
     *("--zipf-models=8", "--zipf-parameters=50000", "--zipf-rate=20", "--zipf-seconds=6"),
 )
+MODEL_SOURCES = ("serving/commands", "loadtest/commands/gpu.py", "loadtest/drive", "warmup")
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the pauses in which figures settle, and leaves this process on all of its cores."""
+    """Shortens pauses and loads that full machines bear, and leaves this process on all of its cores."""
     monkeypatch.setattr(scenario, "_SETTLE_SECONDS", 0.5)
-    monkeypatch.setattr(saturation, "_RUN_SECONDS", 1)
+    monkeypatch.setattr(scenario, "_STEADY_SECONDS_MIN", 1)
+    monkeypatch.setattr(saturation, "_RUN_SECONDS", 0.3)
+    monkeypatch.setattr(closed_rates, "_WARM_UP_SECONDS", 0.1)
+    monkeypatch.setattr(accelerator_swaps, "_SWAP_INTERVAL_SECONDS", 1)
     monkeypatch.setattr(accelerator_swaps, "_SHARE", 0.1)
     monkeypatch.setattr(accelerator_swaps, "_BUSY_FACTOR", 0.1)
     monkeypatch.setattr(gpu, "keep_to_client_cores", lambda cores: None)
 
 
-def test_gpu_measures_both_servers_in_all_parts(tmp_path: Path):
+def make_models(directory: Path) -> None:
+    assert main(["gpu", "--parts=none", *SIZES, f"--models={directory}"]) == 0
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A copy of the models that the command makes, because its swaps change them."""
+    kept = kept_export("gpu", make_models, MODEL_SOURCES, stamp=" ".join(SIZES))
+    return Path(shutil.copytree(kept, tmp_path / "models"))
+
+
+def test_gpu_measures_both_servers_in_all_parts(models: Path, tmp_path: Path):
     path = tmp_path / "report.json"
     status = main(
         [
             *("gpu", f"--accelerator=pjrt:{plugin_path()}", f"--parts={','.join(PARTS)}", *SIZES),
-            *("--seconds=0.5", f"--models={tmp_path}", f"--json={path}"),
+            *("--seconds=0.2", f"--models={models}", f"--json={path}"),
         ]
     )
     parts: dict[str, Any] = json.loads(path.read_text())["parts"]
@@ -61,10 +78,10 @@ def test_gpu_measures_both_servers_in_all_parts(tmp_path: Path):
     assert all(ms > 0 for ms in zipf["back_ms"])
 
 
-def test_gpu_without_the_plugin_fails_each_part(tmp_path: Path):
+def test_gpu_without_the_plugin_fails_each_part(models: Path, tmp_path: Path):
     path = tmp_path / "report.json"
     arguments = ("gpu", "--accelerator=pjrt:/nowhere/plugin.so", "--parts=equality,rollback")
-    status = main([*arguments, *SIZES, f"--models={tmp_path}", f"--json={path}"])
+    status = main([*arguments, *SIZES, f"--models={models}", f"--json={path}"])
     parts = json.loads(path.read_text())["parts"]
     assert status == 1
     for part in parts.values():
