@@ -241,11 +241,11 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "load_priority",
-        choice("idle", "nice", "normal"),
+        choice("auto", "idle", "nice", "normal"),
         ServerConfig.load_priority,
         "scheduling priority of the threads that load, unload and keep memory; until gRPC's port "
-        "opens loads have the usual priority",
-        "idle|nice|normal",
+        "opens loads have the usual priority; auto: idle, or normal with --accelerator",
+        "auto|idle|nice|normal",
     ),
     Flag(
         "numa",

@@ -136,7 +136,7 @@ class ServerConfig:
     accelerator_autotuning: str = "background"
     accelerator_autotuning_seconds: float = 900.0  # of a process, beside requests
     model_memory_limit_bytes: int = 0  # 0: what the machine or the control group has
-    load_priority: str = "idle"
+    load_priority: str = "auto"
     pin_request_threads: str = "loads"
     load_seconds_target: float = 10.0  # 0: as fast as it can
     restore_bytes_per_second: int = 0  # 0: as load_seconds_target says
@@ -176,6 +176,17 @@ class ServerConfig:
         if self.arena_spare_slabs < 0:
             return max(1, self.num_load_threads)
         return self.arena_spare_slabs
+
+    @property
+    def background_priority(self) -> str:
+        """The priority of loads: --load_priority, or that which `auto` stands for.
+
+        XLA and a driver hold locks that runs wait for, and their threads inherit the priority of the thread
+        that needs them first. So nothing that uses an accelerator may lose its core to others.
+        """
+        if self.load_priority != "auto":
+            return self.load_priority
+        return "normal" if self.accelerator else "idle"
 
     @property
     def is_tracing(self) -> bool:

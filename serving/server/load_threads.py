@@ -32,7 +32,7 @@ class LoadThreads:
         self._cores = cores
         config = foundation.config
         self._priority = LoadPriority(
-            foundation.data_plane, config.load_priority, is_stock=config.lab.is_stock
+            foundation.data_plane, config.background_priority, is_stock=config.lab.is_stock
         )
         self._starvation_watch = make_starvation_watch(foundation, self._priority)
         self.background = BackgroundWork(self._priority, self._starvation_watch)
@@ -129,7 +129,9 @@ def make_executor(
 
 def make_starvation_watch(foundation: Foundation, priority: LoadPriority) -> StarvationWatch | None:
     """Makes the watch for starvation; None if loads run at normal priority, or the settings let them starve."""
-    is_lowered = foundation.config.load_priority != "normal" and not foundation.config.lab.is_stock
+    is_lowered = (
+        foundation.config.background_priority != "normal" and not foundation.config.lab.is_stock
+    )
     patience_seconds = foundation.config.lab.load_patience_seconds
     if not is_lowered or patience_seconds == 0:
         return None

@@ -197,7 +197,7 @@ def make_slab_pool(foundation: Foundation) -> SlabPool | None:
     with statuses_as_errors(foundation.data_plane.StatusError):
         return foundation.data_plane.SlabPool(
             spare_slab_count=foundation.config.spare_slab_count,
-            thread_priority=foundation.config.load_priority,
+            thread_priority=foundation.config.background_priority,
         )
 
 

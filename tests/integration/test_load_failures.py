@@ -252,7 +252,7 @@ def test_version_with_unset_variables_never_serves(
     ("flag", "remedy"),
     [
         ("--allocator=glibc", "--allocator=jemalloc or --arena=false"),
-        ("--load_priority=nonsense", "idle, nice"),
+        ("--load_priority=nonsense", "auto, idle, nice"),
     ],
 )
 def test_impossible_flag_is_refused_with_remedy(base_path: Path, flag: str, remedy: str):

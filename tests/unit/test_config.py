@@ -292,3 +292,19 @@ def test_check_models_refuses_control_characters(name: str):
 @pytest.mark.parametrize("name", ["../../x", "/abs", "a b", "模型"])
 def test_check_models_takes_names_that_look_like_paths(name: str):
     check_models([ModelConfig(name=name, base_path="/m")])
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "given", "expected"),
+    [
+        ("", "auto", "idle"),
+        ("cuda", "auto", "normal"),
+        ("cuda", "nice", "nice"),
+        ("", "normal", "normal"),
+    ],
+)
+def test_no_thread_that_uses_an_accelerator_is_lowered(
+    accelerator: str, given: str, expected: str
+) -> None:
+    config = ServerConfig(models=(), accelerator=accelerator, load_priority=given)
+    assert config.background_priority == expected
