@@ -26,6 +26,15 @@ base::Status DeviceBuffer::StartCopy(void* to, size_t bytes, PJRT_Event** copied
   return {};
 }
 
+bool DeviceBuffer::IsThere() const {
+  if (!MILLPOND_PJRT_HAS(api_, PJRT_Buffer_IsDeleted)) return true;
+  MILLPOND_PJRT_ARGS(PJRT_Buffer_IsDeleted, deleted);
+  deleted.buffer = buffer_;
+  if (!api_.ToStatus(api_->PJRT_Buffer_IsDeleted(&deleted), "looking at a buffer").ok())
+    return true;
+  return !deleted.is_deleted;
+}
+
 base::StatusOr<size_t> DeviceBuffer::SizeBytes() const {
   MILLPOND_PJRT_ARGS(PJRT_Buffer_OnDeviceSizeInBytes, size);
   size.buffer = buffer_;

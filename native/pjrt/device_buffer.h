@@ -43,6 +43,8 @@ class DeviceBuffer {
   // Starts to copy all elements, `bytes` of them, to `to`, in row-major order. `*copied` is the
   // event after which they are there; it belongs to the caller.
   base::Status StartCopy(void* to, size_t bytes, PJRT_Event** copied) const;
+  // False if a program has taken over its memory. True if the plugin does not tell.
+  bool IsThere() const;
   // The bytes that it takes on the accelerator.
   base::StatusOr<size_t> SizeBytes() const;
 

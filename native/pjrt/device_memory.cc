@@ -244,6 +244,13 @@ MemoryUse DeviceMemory::Use(int64_t now_ns) const {
   return use;
 }
 
+void DeviceMemory::SetParts(Copies::iterator copy, const std::vector<SharedPart>& parts) {
+  const std::lock_guard lock(mutex_);
+  copy->parts = parts;
+  CountCopies();
+  returned_.notify_all();
+}
+
 void DeviceMemory::Return(Copies::iterator copy) {
   const std::lock_guard lock(mutex_);
   copies_.erase(copy);

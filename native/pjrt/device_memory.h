@@ -176,6 +176,7 @@ class DeviceMemory {
   bool HasRoomForRuns(const std::string& model, int64_t more_bytes) const;
   int64_t CopyBytesOf(const std::string& model) const;
   void CountCopies();
+  void SetParts(Copies::iterator copy, const std::vector<SharedPart>& parts);
   void Return(Copies::iterator copy);
   void ReturnRun(const std::string& model, int64_t bytes);
 
@@ -201,6 +202,9 @@ class DeviceMemory::CopyCharge {
   CopyCharge(CopyCharge&& other) noexcept
       : memory_(std::exchange(other.memory_, nullptr)), copy_(other.copy_) {}
   CopyCharge& operator=(CopyCharge&&) = delete;
+
+  // Makes `parts` the parts of the copy, which has no others from now on. Each was one of them.
+  void SetParts(const std::vector<SharedPart>& parts) { memory_->SetParts(copy_, parts); }
 
  private:
   DeviceMemory* memory_;

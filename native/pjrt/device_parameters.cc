@@ -41,8 +41,9 @@ class DeviceParameters::FirstUpload final : public DriverThread::Task {
   base::Status result_;
 };
 
-base::Status DeviceParameters::Upload(int64_t run_bytes) {
+base::Status DeviceParameters::Upload(int64_t run_bytes, RowScatters scatters) {
   run_bytes_ = run_bytes;
+  scatters_ = std::move(scatters);
   FirstUpload upload(this);
   accelerator_->uploads().Perform(&upload);
   return upload.TakeResult();
@@ -65,7 +66,7 @@ void DeviceParameters::Run() {
 // On the thread of the uploads.
 base::Status DeviceParameters::UploadNow() {
   const int64_t began_ns = base::MonotonicNs();
-  ParameterUpload upload(*accelerator_, tensors_);
+  ParameterUpload upload(*accelerator_, tensors_, scatters_);
   auto made = upload.Make({model_, run_bytes_, this, began_ns});
   if (!made.ok()) return made.status();
   std::shared_ptr<const ParameterCopy> copy = std::move(made.value());
@@ -74,11 +75,13 @@ base::Status DeviceParameters::UploadNow() {
   upload_ns_.fetch_add(now_ns - began_ns, std::memory_order_relaxed);
   uploaded_bytes_.fetch_add(upload.sent_bytes(), std::memory_order_relaxed);
   unpinned_bytes_.fetch_add(upload.unpinned_bytes(), std::memory_order_relaxed);
+  if (!upload.full_reason().empty()) full_count_.fetch_add(1, std::memory_order_relaxed);
   last_use_ns_.store(now_ns, std::memory_order_relaxed);
   accelerator_->NoteSuccess();
   // A copy that was there before is freed without the lock: that takes the lock of DeviceMemory.
   const std::lock_guard lock(mutex_);
   std::swap(copy_, copy);
+  if (!upload.full_reason().empty()) full_reason_ = upload.full_reason();
   return {};
 }
 
@@ -137,7 +140,10 @@ UploadFigures DeviceParameters::figures() const {
   figures.uploaded_bytes = uploaded_bytes_.load(std::memory_order_relaxed);
   figures.unpinned_bytes = unpinned_bytes_.load(std::memory_order_relaxed);
   figures.drop_count = drop_count_.load(std::memory_order_relaxed);
+  figures.kept_bytes = figures.upload_count * bytes_ - figures.uploaded_bytes;
+  figures.full_count = full_count_.load(std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
+  figures.full_reason = full_reason_;
   figures.resident_bytes = copy_ == nullptr ? 0 : bytes_;
   return figures;
 }

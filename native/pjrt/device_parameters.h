@@ -25,6 +25,9 @@ struct UploadFigures {
   int64_t uploaded_bytes = 0;  // that were sent
   int64_t unpinned_bytes = 0;  // of these, from memory that was not pinned
   int64_t drop_count = 0;      // the times that the copy was given up for another version's
+  int64_t kept_bytes = 0;      // of all uploads: that were on the accelerator already
+  int64_t full_count = 0;      // uploads that sent tables with changed rows as a whole
+  std::string full_reason;     // of the last one of these; "" if there was none
 };
 
 // The parameters of a version, which are in the accelerator's memory as long as there is room, and
@@ -48,9 +51,10 @@ class DeviceParameters final : private DeviceMemory::Owner, private DriverThread
   DeviceParameters& operator=(const DeviceParameters&) = delete;
 
   // Copies the parameters to the accelerator, and waits until they are there. `run_bytes` is the
-  // memory of the largest run with them. Returns RESOURCE_EXHAUSTED if they do not fit; then it
-  // leaves nothing there, and a later Pin asks again.
-  base::Status Upload(int64_t run_bytes);
+  // memory of the largest run with them. `scatters` are of the shapes of tables of which only rows
+  // are sent (ParameterUpload). Returns RESOURCE_EXHAUSTED if they do not fit; then it leaves
+  // nothing there, and a later Pin asks again.
+  base::Status Upload(int64_t run_bytes, RowScatters scatters = {});
   // Returns the copy, which is not dropped as long as the caller has it. Null if there is none now.
   std::shared_ptr<const ParameterCopy> Pin();
   // True if the copy is there now. Unlike Pin, it asks for nothing.
@@ -82,18 +86,22 @@ class DeviceParameters final : private DeviceMemory::Owner, private DriverThread
   const std::vector<HostTensor> tensors_;
   const bool is_low_;
   const int64_t bytes_;
-  int64_t run_bytes_ = 0;  // set by the first Upload, before requests
+  // Both set by the first Upload, before requests.
+  int64_t run_bytes_ = 0;
+  RowScatters scatters_;
   std::atomic<int64_t> last_use_ns_{0};
   std::atomic<int64_t> next_try_ns_{0};
   std::atomic<int64_t> upload_count_{0};
   std::atomic<int64_t> upload_ns_{0};
   std::atomic<int64_t> uploaded_bytes_{0};
   std::atomic<int64_t> unpinned_bytes_{0};
+  std::atomic<int64_t> full_count_{0};
   std::atomic<int64_t> drop_count_{0};
   mutable std::mutex mutex_;  // held for a copy of the pointer; after the lock of DeviceMemory
-  // Both guarded by the mutex.
+  // All guarded by the mutex.
   std::shared_ptr<const ParameterCopy> copy_;
   base::Status upload_error_;
+  std::string full_reason_;
 };
 
 }  // namespace millpond::pjrt

@@ -63,12 +63,15 @@ Executable::~Executable() {
 }
 
 base::Status Executable::Run(const std::vector<PJRT_Buffer*>& arguments,
-                             std::vector<DeviceBuffer>* outputs) const {
+                             std::vector<DeviceBuffer>* outputs,
+                             const std::vector<int64_t>& kept) const {
   std::vector<PJRT_Buffer*> results(output_count_, nullptr);
   PJRT_Buffer* const* const argument_list = arguments.data();
   PJRT_Buffer** const output_list = results.data();
   PJRT_ExecuteOptions options{};
   options.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE;
+  options.non_donatable_input_indices = kept.data();
+  options.num_non_donatable_input_indices = kept.size();
   MILLPOND_PJRT_ARGS(PJRT_LoadedExecutable_Execute, execute);
   execute.executable = loaded_;
   execute.options = &options;

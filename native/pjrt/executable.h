@@ -40,10 +40,12 @@ class Executable {
   // The memory of the accelerator that the program itself takes; 0 if the plugin does not say.
   int64_t code_bytes() const { return code_bytes_; }
 
-  // Starts a run with `arguments`, which it leaves as they are. Appends the outputs to `*outputs`;
-  // they can be used at once, because the accelerator orders what uses them after the run.
-  base::Status Run(const std::vector<PJRT_Buffer*>& arguments,
-                   std::vector<DeviceBuffer>* outputs) const;
+  // Starts a run with `arguments`, which it leaves as they are. Only if the program says so, it
+  // writes an output over an argument, which can then only be freed; not if the argument's index is
+  // among `kept`. Appends the outputs to `*outputs`; they can be used at once, because the
+  // accelerator orders what uses them after the run.
+  base::Status Run(const std::vector<PJRT_Buffer*>& arguments, std::vector<DeviceBuffer>* outputs,
+                   const std::vector<int64_t>& kept = {}) const;
 
   // Returns the executable as bytes (pjrt::Serialize).
   base::StatusOr<std::string> Serialize() const;

@@ -10,6 +10,9 @@ namespace {
 
 int64_t BytesOf(const HostTensor& tensor) { return static_cast<int64_t>(tensor.bytes); }
 
+// If more of a table differs than one part in so many, sending all of it costs little more.
+constexpr int64_t kRowsShare = 2;
+
 ParameterCopy::Buffer Own(DeviceBuffer buffer) {
   return std::make_shared<const DeviceBuffer>(std::move(buffer));
 }
@@ -17,9 +20,11 @@ ParameterCopy::Buffer Own(DeviceBuffer buffer) {
 }  // namespace
 
 ParameterUpload::ParameterUpload(const Accelerator& accelerator,
-                                 const std::vector<HostTensor>& parameters)
+                                 const std::vector<HostTensor>& parameters,
+                                 const RowScatters& scatters)
     : accelerator_(accelerator),
       parameters_(parameters),
+      scatters_(scatters),
       plans_(parameters.size()),
       buffers_(parameters.size()) {}
 
@@ -27,6 +32,8 @@ base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const
   MakePlans(wish.model);
   auto charge = Charge(wish);
   if (!charge.ok()) return charge.status();
+  Scatter(wish.model);
+  charge.value().SetParts(Parts(/*with_sources=*/false));
   base::Status sent = Send();
   if (sent.ok()) AddTables(wish.model);
   plans_.clear();
@@ -41,33 +48,96 @@ base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const
 // Holds the tables that are there, so that no one frees them.
 void ParameterUpload::MakePlans(const std::string& model) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const HostTensor& tensor = parameters_[i];
+    if (parameters_[i].contents == nullptr) continue;
     Plan& plan = plans_[i];
-    if (tensor.contents == nullptr) continue;
-    plan.found = accelerator_.tables().Find(model, tensor);
-    if (plan.found && !plan.found->rows.empty()) plan.found.reset();
-    plan.part = plan.found ? plan.found->part : accelerator_.memory().MakePart(BytesOf(tensor));
-    if (plan.found) buffers_[i] = plan.found->buffer;
+    plan.found = accelerator_.tables().Find(model, parameters_[i]);
+    if (plan.found && plan.found->rows.empty()) {
+      plan.part = plan.found->part;
+      buffers_[i] = plan.found->buffer;
+      continue;
+    }
+    plan.part = accelerator_.memory().MakePart(BytesOf(parameters_[i]));
+    PlanRows(i);
   }
 }
 
-base::StatusOr<DeviceMemory::CopyCharge> ParameterUpload::Charge(const UploadWish& wish) const {
-  int64_t own_bytes = 0;
-  std::vector<SharedPart> parts;
-  for (size_t i = 0; i < plans_.size(); ++i) {
-    if (plans_[i].part.id == 0) {
-      own_bytes += BytesOf(parameters_[i]);
-    } else {
-      parts.push_back(plans_[i].part);
-    }
+// Decides if the rows of a table that differ are sent, or all of it.
+void ParameterUpload::PlanRows(size_t index) {
+  Plan& plan = plans_[index];
+  const HostTensor& tensor = parameters_[index];
+  if (!plan.found) {
+    return SendInFull(index, "no version on the accelerator has a table of its base");
   }
-  return accelerator_.memory().ChargeCopy(wish.model, own_bytes, wish.run_bytes, wish.owner,
-                                          wish.now_ns, parts);
+  plan.scatter = scatters_.Find(tensor);
+  if (plan.scatter == nullptr) {
+    return SendInFull(index, "rows of its shape or type cannot be written on the accelerator");
+  }
+  const auto row_count = static_cast<int64_t>(plan.found->rows.size());
+  if (plan.scatter->BytesFor(row_count, tensor) <= BytesOf(tensor) / kRowsShare) return;
+  SendInFull(index, std::to_string(row_count) + " of its rows differ, which is too many");
+}
+
+void ParameterUpload::SendInFull(size_t index, const std::string& reason) {
+  plans_[index].found.reset();
+  plans_[index].scatter = nullptr;
+  const TableContents& contents = *parameters_[index].contents;
+  if (!full_reason_.empty() || contents.changed_rows.empty()) return;
+  full_reason_ = contents.name + ": " + reason;
+}
+
+// Returns the parts of the copy, and the tables that some of them are made from.
+std::vector<SharedPart> ParameterUpload::Parts(bool with_sources) const {
+  std::vector<SharedPart> parts;
+  for (const Plan& plan : plans_) {
+    if (plan.part.id != 0) parts.push_back(plan.part);
+    if (with_sources && plan.scatter != nullptr) parts.push_back(plan.found->part);
+  }
+  return parts;
+}
+
+// The copy is charged its sources as long as it needs them, because their version may be dropped.
+base::StatusOr<DeviceMemory::CopyCharge> ParameterUpload::Charge(const UploadWish& wish) {
+  int64_t own_bytes = 0;
+  bool has_sources = false;
+  for (size_t i = 0; i < plans_.size(); ++i) {
+    if (plans_[i].part.id == 0) own_bytes += BytesOf(parameters_[i]);
+    has_sources = has_sources || plans_[i].scatter != nullptr;
+  }
+  const auto charge = [&] {
+    return accelerator_.memory().ChargeCopy(wish.model, own_bytes, wish.run_bytes, wish.owner,
+                                            wish.now_ns, Parts(/*with_sources=*/true));
+  };
+  auto charged = charge();
+  if (!has_sources || charged.status().code() != base::Code::kResourceExhausted) return charged;
+  for (size_t i = 0; i < plans_.size(); ++i) {
+    if (plans_[i].scatter == nullptr) continue;
+    SendInFull(i, "the accelerator has no room for it beside the table that it would be made from");
+  }
+  return charge();
+}
+
+// Makes tables of others that differ in some rows.
+void ParameterUpload::Scatter(const std::string& model) {
+  for (size_t i = 0; i < plans_.size(); ++i) {
+    Plan& plan = plans_[i];
+    if (plan.scatter == nullptr) continue;
+    const std::vector<int64_t>& rows = plan.found->rows;
+    base::StatusOr<DeviceBuffer> made =
+        plan.scatter->Apply(accelerator_, model, *plan.found->buffer, rows, parameters_[i]);
+    if (!made.ok()) {
+      SendInFull(i, made.status().message());
+      continue;
+    }
+    buffers_[i] = Own(std::move(made.value()));
+    sent_bytes_ += plan.scatter->BytesFor(static_cast<int64_t>(rows.size()), parameters_[i]);
+    plan.found.reset();
+    plan.scatter = nullptr;
+  }
 }
 
 base::Status ParameterUpload::Send() {
   base::Status sent = SendChunks();
-  if (sent.code() == base::Code::kUnimplemented) sent = SendWhole();
+  if (sent.code() == base::Code::kUnimplemented) sent = SendTensors();
   MILLPOND_RETURN_IF_ERROR(sent);
   for (const auto& buffer : buffers_) MILLPOND_RETURN_IF_ERROR(buffer->AwaitReady());
   return {};
@@ -99,7 +169,7 @@ base::Status ParameterUpload::SendChunks() {
   return {};
 }
 
-base::Status ParameterUpload::SendWhole() {
+base::Status ParameterUpload::SendTensors() {
   Copies copies(accelerator_.api());
   int64_t under_way_bytes = 0;
   for (size_t i = 0; i < parameters_.size(); ++i) {

@@ -11,6 +11,7 @@
 #include "native/pjrt/device_buffer.h"
 #include "native/pjrt/device_memory.h"
 #include "native/pjrt/device_tables.h"
+#include "native/pjrt/row_scatter.h"
 
 namespace millpond::pjrt {
 
@@ -39,7 +40,9 @@ struct UploadWish {
 };
 
 // One upload of a version's parameters to an accelerator. A table that is there already, as a part
-// of another version's copy, is shared and not sent.
+// of another version's copy, is shared and not sent. If it differs in some rows, it is copied on
+// the accelerator, and only those rows are sent. A table is never written to once a copy has it, so
+// nothing that fails here leaves a wrong table, and the table is then sent as a whole.
 //
 // Thread: the accelerator's thread of uploads. Borrows all that it is made of.
 class ParameterUpload {
@@ -48,7 +51,8 @@ class ParameterUpload {
   // only whole tensors: 32 MiB take 0.6 ms of a link of 52 GB/s. For others: ChunkedUpload.
   static constexpr int64_t kUnderWayBytes = int64_t{32} << 20U;
 
-  ParameterUpload(const Accelerator& accelerator, const std::vector<HostTensor>& parameters);
+  ParameterUpload(const Accelerator& accelerator, const std::vector<HostTensor>& parameters,
+                  const RowScatters& scatters);
 
   // Makes the copy, and waits until it is complete. Returns RESOURCE_EXHAUSTED if it does not fit,
   // and the plugin's errors; then it leaves nothing there.
@@ -57,27 +61,36 @@ class ParameterUpload {
   // The bytes that were sent, and those of them that came from memory that was not pinned.
   int64_t sent_bytes() const { return sent_bytes_; }
   int64_t unpinned_bytes() const { return unpinned_bytes_; }
+  // Why tables with changed rows were sent as a whole, with the first one's name; "" if none was.
+  const std::string& full_reason() const { return full_reason_; }
 
  private:
   // The source and the charge of one parameter.
   struct Plan {
     std::optional<DeviceTables::Found> found;
+    const RowScatter* scatter = nullptr;  // by which its rows are written; null: it is shared
     SharedPart part;  // by which it is charged; without an id: with the copy's own bytes
   };
 
   void MakePlans(const std::string& model);
-  base::StatusOr<DeviceMemory::CopyCharge> Charge(const UploadWish& wish) const;
+  void PlanRows(size_t index);
+  void SendInFull(size_t index, const std::string& reason);
+  std::vector<SharedPart> Parts(bool with_sources) const;
+  base::StatusOr<DeviceMemory::CopyCharge> Charge(const UploadWish& wish);
+  void Scatter(const std::string& model);
   base::Status Send();
   base::Status SendChunks();
-  base::Status SendWhole();
+  base::Status SendTensors();
   void AddTables(const std::string& model) const;
 
   const Accelerator& accelerator_;
   const std::vector<HostTensor>& parameters_;
+  const RowScatters& scatters_;
   std::vector<Plan> plans_;                     // of each parameter, as the next
   std::vector<ParameterCopy::Buffer> buffers_;  // null as long as it is to be sent
   int64_t sent_bytes_ = 0;
   int64_t unpinned_bytes_ = 0;
+  std::string full_reason_;
 };
 
 }  // namespace millpond::pjrt

@@ -237,7 +237,10 @@ struct ValueClass<pjrt::UploadFigures> {
                                              Field{"upload_ns", &Value::upload_ns},
                                              Field{"drop_count", &Value::drop_count},
                                              Field{"uploaded_bytes", &Value::uploaded_bytes},
-                                             Field{"unpinned_bytes", &Value::unpinned_bytes}};
+                                             Field{"unpinned_bytes", &Value::unpinned_bytes},
+                                             Field{"kept_bytes", &Value::kept_bytes},
+                                             Field{"full_count", &Value::full_count},
+                                             Field{"full_reason", &Value::full_reason}};
 };
 
 template <>

@@ -10,6 +10,7 @@
 #include "native/pjrt/tuned_trial.h"
 #include "native/tf/buffer_type.h"
 #include "native/tf/resource_reads.h"
+#include "native/tf/scatter_program.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/split_runner.h"
 #include "native/tf/status.h"
@@ -61,6 +62,26 @@ int64_t RoomBytes(const AcceleratorUse& use) {
     room = std::min({room, state.limit_bytes / 2, state.limit_bytes - used});
   }
   return room;
+}
+
+// Compiles the scatters of the tables that deltas may change. A table without one is sent as a
+// whole.
+pjrt::RowScatters CompileScatters(const pjrt::ExecutableCache& cache,
+                                  const pjrt::DeviceParameters& parameters,
+                                  const std::vector<pjrt::HostTensor>& tensors) {
+  pjrt::RowScatters scatters;
+  for (const pjrt::HostTensor& tensor : tensors) {
+    if (tensor.contents == nullptr || !tensor.contents->has_writer) continue;
+    if (scatters.Find(tensor) != nullptr) continue;
+    auto scatter = CompileScatter(cache, *parameters.accelerator(), tensor);
+    if (!scatter.ok()) {
+      LOG(WARNING) << "scatter_not_compiled: " << tensor.contents->name << ": "
+                   << scatter.status().message();
+    } else if (scatter.value() != nullptr) {
+      scatters.Add(tensor, std::move(scatter.value()));
+    }
+  }
+  return scatters;
 }
 
 using Parameters = std::vector<std::shared_ptr<pjrt::DeviceParameters>>;
@@ -149,12 +170,13 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
     return made;
   }
   if (use.pin_parameters) use.pin_parameters(made->parameter_bytes());
-  MILLPOND_RETURN_IF_ERROR(made->Upload(use));
+  MILLPOND_RETURN_IF_ERROR(made->Upload(use, cache, tensors));
   return made;
 }
 
 // Uploads the parameters to each accelerator that has room. It is enough if one of them has.
-Status AcceleratedPrograms::Upload(const AcceleratorUse& use) {
+Status AcceleratedPrograms::Upload(const AcceleratorUse& use, const pjrt::ExecutableCache& cache,
+                                   const std::vector<pjrt::HostTensor>& tensors) {
   int64_t run_bytes = 0;
   for (const auto& [name, programs] : programs_) {
     run_bytes = std::max(run_bytes, programs.front()->run_bytes_max());
@@ -163,7 +185,7 @@ Status AcceleratedPrograms::Upload(const AcceleratorUse& use) {
   bool is_there = false;
   for (const auto& replica : parameters_) {
     replica->accelerator()->memory().SetQuota(use.model, use.memory_bytes_max);
-    Status tried = replica->Upload(run_bytes);
+    Status tried = replica->Upload(run_bytes, CompileScatters(cache, *replica, tensors));
     is_there = is_there || tried.ok();
     if (tried.ok()) continue;
     LOG(WARNING) << "accelerator_replica_away: device " << replica->accelerator()->name() << ": "

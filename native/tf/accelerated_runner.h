@@ -111,7 +111,8 @@ class AcceleratedPrograms {
   using Programs = std::vector<std::unique_ptr<pjrt::RowProgram>>;
 
   AcceleratedPrograms() = default;
-  base::Status Upload(const AcceleratorUse& use);
+  base::Status Upload(const AcceleratorUse& use, const pjrt::ExecutableCache& cache,
+                      const std::vector<pjrt::HostTensor>& tensors);
   bool Offer(const pjrt::ExecutableCache& cache, const Programs& programs, int64_t rows,
              const std::string& hlo) const;
   void NoteTuned(const std::string& signature, int64_t rows);

@@ -224,8 +224,8 @@ std::shared_ptr<const pjrt::TableContents> LoadedTables::ContentsOf(const Tensor
   if (table == nullptr || table->plan.contents.empty()) return nullptr;
   std::optional<std::vector<int64_t>> rows = table->claim->ChangedRows();
   if (!rows) return nullptr;
-  return std::make_shared<const pjrt::TableContents>(
-      pjrt::TableContents{table->plan.contents, std::move(*rows)});
+  return std::make_shared<const pjrt::TableContents>(pjrt::TableContents{
+      table->plan.variable, table->plan.contents, std::move(*rows), table->plan.is_written});
 }
 
 void LoadedTables::Commit() {

@@ -193,6 +193,7 @@ def _remarks(name: str, model: Mapping[str, Any], now_wall_ns: int) -> list[str]
     for version in model["versions"]:
         subject = f"{name}: version {version['version']}"
         lines += _table_remarks(subject, version)
+        lines += _upload_remarks(subject, version)
         lines += [*_batching_remarks(subject, version), *_accelerator_remarks(subject, version)]
     shown = {version["version"] for version in model["versions"]}
     lines += [
@@ -238,6 +239,24 @@ def _table_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:
         text += f", copied {_megabytes(reads['copied_bytes'])} in memory"
     if reason := reads["delta_restored_in_full"]:
         text += f"; delta restored in full: {reason}"
+    yield _one_line(f"{subject}: {text}")
+
+
+def _upload_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line about the bytes that a load sent to accelerators, if some were there or all of a delta was sent.
+
+    Servers of earlier releases do not send "uploads".
+    """
+    uploads = version.get("uploads")
+    if uploads is None:
+        return
+    sent, kept = uploads["uploaded_bytes"], uploads["accelerator_kept_bytes"]
+    reason = uploads["delta_uploaded_in_full"]
+    if not kept and not reason:
+        return
+    text = f"uploaded {_megabytes(sent)} of {_megabytes(sent + kept)}"
+    if reason:
+        text += f"; delta uploaded in full: {reason}"
     yield _one_line(f"{subject}: {text}")
 
 

@@ -235,6 +235,15 @@ class AcceleratorUploads:
     unpinned_bytes: int = 0
     """The part of them that was copied once more on its way, because its memory was not pinned."""
 
+    kept_bytes: int = 0
+    """The bytes that all uploads together found on the accelerator, in tables of other versions."""
+
+    full_count: int = 0
+    """The uploads that sent a table of a delta as a whole, because its rows could not be sent alone."""
+
+    full_reason: str = ""
+    """The reason of the last one of them, with the table's name."""
+
 
 class Servable(Protocol):
     """One loaded version. `SavedModelLoad.finish` makes it, and `destroy` frees it.

@@ -34,6 +34,7 @@ from serving.loading.memory_fit import available_bytes
 from serving.loading.metadata_json import metadata_json
 from serving.loading.missing_kernels import MissingKernels
 from serving.loading.table_reports import report_tables
+from serving.loading.upload_reports import report_uploads
 from serving.loading.version_warm_up import VersionWarmUp
 
 _log = structlog.get_logger(__name__)
@@ -95,6 +96,7 @@ class CheckedLoad:
         servable, missing_kernels = self._load()
         if self._accelerator is not None:
             self._progress.measured({"accelerator_bytes": servable.accelerator_bytes})
+            report_uploads(self._id, servable.accelerator_uploads(), self._progress)
         try:
             warm_up = self._warm_up(servable, missing_kernels)
             with self._stage(LoadStage.GATES):

@@ -47,6 +47,8 @@ def accelerator_metrics(
 def _parameters(versions: Mapping[ServableId, AcceleratedVersion]) -> Iterator[Samples]:
     sizes, uploads = Samples(families.ACCELERATOR_PARAMETERS), Samples(families.ACCELERATOR_UPLOAD)
     uploaded, drops = Samples(families.ACCELERATOR_UPLOADED), Samples(families.ACCELERATOR_DROPS)
+    kept = Samples(families.ACCELERATOR_KEPT)
+    in_full = Samples(families.ACCELERATOR_FULL_UPLOADS)
     for servable_id, version in versions.items():
         for figures in version.uploads:
             labels = (servable_id.name, str(servable_id.version), figures.device)
@@ -56,10 +58,14 @@ def _parameters(versions: Mapping[ServableId, AcceleratedVersion]) -> Iterator[S
             uploaded.add((*labels, "pinned"), pinned_bytes)
             uploaded.add((*labels, "other"), figures.unpinned_bytes)
             drops.add(labels, figures.drop_count)
+            kept.add(labels, figures.kept_bytes)
+            in_full.add(labels, figures.full_count)
     yield sizes
     yield uploads
     yield uploaded
     yield drops
+    yield kept
+    yield in_full
 
 
 def _runs(by_labels: _Runs) -> Iterator[Samples]:

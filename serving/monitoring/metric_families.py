@@ -473,6 +473,20 @@ ACCELERATOR_UPLOADED = MetricFamily(
     help="Bytes of these uploads, by the memory that they came from: pinned, or other, which is copied to "
     "pinned memory first and takes five times as long.",
 )
+ACCELERATOR_KEPT = MetricFamily(
+    name="serving_accelerator_kept_bytes_total",
+    kind="counter",
+    unit="bytes",
+    labels=_DEVICE_LABELS,
+    help="Bytes that these uploads did not send, because tables of other versions on the accelerator have them.",
+)
+ACCELERATOR_FULL_UPLOADS = MetricFamily(
+    name="serving_accelerator_delta_uploaded_in_full_total",
+    kind="counter",
+    labels=_DEVICE_LABELS,
+    help="Uploads that sent a table of a delta as a whole, and not its changed rows alone; the log and the swap "
+    "say why.",
+)
 ACCELERATOR_PINNED = MetricFamily(
     name="serving_accelerator_pinned_bytes",
     kind="gauge",
@@ -849,6 +863,8 @@ FAMILIES: tuple[MetricFamily, ...] = (
         ACCELERATOR_PARAMETERS,
         ACCELERATOR_UPLOAD,
         ACCELERATOR_UPLOADED,
+        ACCELERATOR_KEPT,
+        ACCELERATOR_FULL_UPLOADS,
         ACCELERATOR_DROPS,
         ACCELERATOR_RUNS,
         ACCELERATOR_ROWS,

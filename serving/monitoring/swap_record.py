@@ -94,7 +94,8 @@ class SwapRecord:
     unloads.
     The names of `figures` have their unit: `parameter_bytes`, `slab_bytes`, `prefaulted_bytes`, for a
     version with tables `restored_bytes` (read), `kept_bytes` (in memory already), `copied_bytes` (of these,
-    copied from a table that another version holds) and `changed_row_count`,
+    copied from a table that another version holds) and `changed_row_count`, for a version on accelerators
+    `uploaded_bytes`, `accelerator_kept_bytes` (there already) and `upload_seconds`,
     `load_cpu_seconds`, `load_page_fault_count`, the same of `unload`, and `page_fault_count` of the
     whole process during the swap.
     """
@@ -242,6 +243,7 @@ def record_document(record: SwapRecord) -> dict[str, Any]:
         ],
         **{name: record.figures.get(name) for name in _NAMED_FIGURES},
         "delta_restored_in_full": record.notes.get("delta_restored_in_full", ""),
+        "delta_uploaded_in_full": record.notes.get("delta_uploaded_in_full", ""),
         "page_fault_count": record.figures.get("page_fault_count"),
         "cpu_seconds": sum(
             value for name, value in record.figures.items() if name.endswith("_cpu_seconds")

@@ -26,6 +26,7 @@ from serving.data_plane.servables import (
 )
 from serving.loading.autotuning import Tuning, not_tuned
 from serving.loading.table_reports import RESTORED_IN_FULL
+from serving.loading.upload_reports import UPLOADED_IN_FULL
 from serving.manager.blocked_version_file import BlockedVersionKeeper
 from serving.manager.state_monitor import StateMonitor
 from serving.manager.streams import Streams
@@ -192,6 +193,7 @@ class AdminService:
             "error_message": status.health.message,
             "verdicts": [asdict(verdict) for verdict in status.verdicts],
             "table_reads": _table_reads(status),
+            "uploads": _uploads(status),
             **(_figures(servable) if servable else {}),
             "autotuning": _autotuning(self._tuning_of(status.id)),
         }
@@ -204,6 +206,15 @@ def _table_reads(status: ServableStatus) -> dict[str, Any] | None:
     names = ("restored_bytes", "kept_bytes", "copied_bytes")
     reads: dict[str, Any] = {name: int(status.figures.get(name, 0)) for name in names}
     return reads | {RESTORED_IN_FULL: status.notes.get(RESTORED_IN_FULL, "")}
+
+
+def _uploads(status: ServableStatus) -> dict[str, Any] | None:
+    """The bytes that a load sent to accelerators and found there; None for a version that is on none."""
+    if "uploaded_bytes" not in status.figures:
+        return None
+    names = ("uploaded_bytes", "accelerator_kept_bytes")
+    uploads: dict[str, Any] = {name: int(status.figures[name]) for name in names}
+    return uploads | {UPLOADED_IN_FULL: status.notes.get(UPLOADED_IN_FULL, "")}
 
 
 def _figures(servable: Servable) -> dict[str, Any]:

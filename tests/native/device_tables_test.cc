@@ -1,4 +1,5 @@
-// Versions of a model on an accelerator have those tables in common that are equal.
+// Versions of a model on an accelerator have those tables in common that are equal. Of a table that
+// differs in few rows, only these are sent.
 #include "native/pjrt/device_tables.h"
 
 #include <dlfcn.h>
@@ -6,7 +7,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -16,12 +19,13 @@
 #include "native/pjrt/accelerator.h"
 #include "native/pjrt/device_parameters.h"
 #include "native/pjrt/plugin.h"
+#include "native/pjrt/row_scatter.h"
 #include "tests/native/fake_pjrt_plugin.h"
 
 namespace millpond::pjrt {
 namespace {
 
-constexpr int64_t kRowCount = 64;
+constexpr int64_t kRowCount = 4096;
 constexpr int64_t kWidth = 4;
 constexpr int64_t kTableBytes = kRowCount * kWidth * 4;
 
@@ -39,7 +43,8 @@ struct HostTable {
     for (const int64_t row : changed_rows) {
       for (int64_t i = 0; i < kWidth; ++i) elements[row * kWidth + i] = change;
     }
-    contents = std::make_shared<const TableContents>(TableContents{base, changed_rows});
+    contents = std::make_shared<const TableContents>(
+        TableContents{"table", base, changed_rows, /*has_writer=*/true});
   }
   HostTensor tensor() const {
     return {PJRT_Buffer_Type_F32, {kRowCount, kWidth}, elements.data(), kTableBytes, contents};
@@ -48,6 +53,29 @@ struct HostTable {
   std::vector<float> elements;
   std::shared_ptr<const TableContents> contents;
 };
+
+RowScatters Scatters(const Accelerator& accelerator, const std::vector<HostTable>& tables) {
+  RowScatters scatters;
+  const HostTensor tensor = tables.front().tensor();
+  std::map<int64_t, std::unique_ptr<Executable>> programs;
+  for (const int64_t rows : RowScatter::SizesFor(tensor)) {
+    const std::string code = "scatter " + std::to_string(kRowCount) + " " + std::to_string(kWidth) +
+                             " " + std::to_string(rows);
+    programs[rows] = std::move(accelerator.Compile(code).value());
+  }
+  scatters.Add(tensor, std::make_unique<RowScatter>(std::move(programs)));
+  return scatters;
+}
+
+// The bytes of a step of the smallest program.
+constexpr int64_t kSmallStepBytes = RowScatter::kSmallRows * (4 + kWidth * 4);
+
+// `count` rows of a table, from `first` on.
+std::vector<int64_t> Rows(int64_t count, int64_t first = 0) {
+  std::vector<int64_t> rows(count);
+  std::iota(rows.begin(), rows.end(), first);
+  return rows;
+}
 
 // A version of a model: some tables, and a tensor of its own.
 class TableVersion {
@@ -62,6 +90,9 @@ class TableVersion {
   }
 
   DeviceParameters& parameters() { return *parameters_; }
+  // Uploads the version, which may write rows.
+  base::Status Upload() { return parameters_->Upload(0, Scatters(*accelerator_, tables_)); }
+  int64_t uploaded_bytes() const { return parameters_->figures().uploaded_bytes; }
   const std::vector<HostTable>& tables() const { return tables_; }
 
   // Expects that the device has the version's bytes. Returns the buffers of the tables.
@@ -183,52 +214,235 @@ TEST_F(DeviceTablesTest, AVersionThatSharesNeedsNoRoomForTheTable) {
   EXPECT_EQ(charged(), kTableBytes + 8);
 }
 
-// Random loads, ends, drops and failures of versions: the device always has a version's bytes, and
-// the charge is that of each buffer, once.
-TEST_F(DeviceTablesTest, RandomVersionsHaveTheirBytesThere) {
-  int64_t shared_count = 0;
-  for (uint32_t seed = 0; seed < 100; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    std::mt19937 random(seed);
-    const auto draw = [&](size_t end) { return random() % end; };
-    Open(static_cast<int64_t>(2 + draw(8)) * (kTableBytes + 4));
-    std::vector<std::unique_ptr<TableVersion>> versions;
-    for (int step = 0; step < 40 && !HasFailure(); ++step) {
-      controls_->failing_copy = draw(4) == 0 ? static_cast<int64_t>(draw(3)) : -1;
-      if (!versions.empty() && draw(3) == 0) {
-        const auto index = static_cast<std::ptrdiff_t>(draw(versions.size()));
-        if (draw(2) == 0) {
-          static_cast<void>(versions[index]->parameters().Upload(0));
-        } else {
-          versions.erase(versions.begin() + index);
-        }
-      } else {
-        std::vector<HostTable> tables;
-        for (size_t i = 0, count = 1 + draw(3); i < count; ++i) {
-          std::vector<int64_t> rows;
-          if (draw(2) == 0) rows = {static_cast<int64_t>(draw(kRowCount))};
-          tables.emplace_back("base" + std::to_string(draw(2)), rows, static_cast<float>(step));
-        }
-        versions.push_back(Make(std::move(tables), static_cast<float>(step)));
-        static_cast<void>(versions.back()->parameters().Upload(0));
-      }
-      controls_->failing_copy = -1;
-      std::set<const void*> buffers;
-      int64_t expected_bytes = 0;
-      for (const auto& version : versions) {
-        if (!version->parameters().IsThere()) continue;
-        expected_bytes += 4;
-        for (const void* const buffer : version->ExpectThere()) {
-          shared_count += buffers.insert(buffer).second ? 0 : 1;
-        }
-      }
-      expected_bytes += static_cast<int64_t>(buffers.size()) * kTableBytes;
-      EXPECT_EQ(charged(), expected_bytes);
-      EXPECT_EQ(controls_->used_bytes, expected_bytes);
-    }
-  }
-  EXPECT_GT(shared_count, 1'000);
+TEST_F(DeviceTablesTest, RowsThatDifferAreSentAlone) {
+  auto before = Make({{"a", {3, 5}, 5}});
+  auto after = Make({{"a", {5, 700}, 6}}, 2);
+  ASSERT_TRUE(before->Upload().ok() && after->Upload().ok());
+  EXPECT_EQ(before->uploaded_bytes(), kTableBytes + 4);
+  EXPECT_EQ(after->uploaded_bytes(), kSmallStepBytes + 4);
+  EXPECT_EQ(after->parameters().figures().kept_bytes, kTableBytes - kSmallStepBytes);
+  EXPECT_EQ(after->parameters().figures().full_reason, "");
+  EXPECT_EQ(charged(), 2 * (kTableBytes + 4));
+  EXPECT_EQ(controls_->donated_count, 0) << "the version before still has its table";
+  before->ExpectThere();
+  after->ExpectThere();
+  before.reset();
+  auto rolled_back = Make({{"a", {3, 5}, 5}});
+  ASSERT_TRUE(rolled_back->Upload().ok());
+  EXPECT_EQ(rolled_back->uploaded_bytes(), kSmallStepBytes + 4);
+  rolled_back->ExpectThere();
 }
+
+// The table is copied once, whatever the rows: each step writes over the result of the one before.
+TEST_F(DeviceTablesTest, ManyRowsTakeSeveralStepsAndOneCopy) {
+  auto before = Make({{"a", Rows(100), 5}});
+  auto after = Make({{"a", Rows(850, 50), 6}});
+  ASSERT_TRUE(before->Upload().ok() && after->Upload().ok());
+  // Rows 0 to 899: one step of 512, and another one for the 388 others.
+  EXPECT_EQ(controls_->donated_count, 1);
+  EXPECT_EQ(after->uploaded_bytes(), 8 * kSmallStepBytes + 4);
+  EXPECT_EQ(controls_->used_bytes, 2 * (kTableBytes + 4));
+  before->ExpectThere();
+  after->ExpectThere();
+}
+
+TEST_F(DeviceTablesTest, TheNearestTableIsTaken) {
+  auto far = Make({{"a", Rows(500), 5}});
+  auto near = Make({{"a", Rows(3), 6}});
+  auto third = Make({{"a", Rows(3), 7}});
+  ASSERT_TRUE(far->Upload().ok() && near->Upload().ok() && third->Upload().ok());
+  EXPECT_EQ(third->uploaded_bytes(), kSmallStepBytes + 4);
+  third->ExpectThere();
+}
+
+TEST_F(DeviceTablesTest, AFailedStepSendsTheWholeTable) {
+  auto before = Make({{"a", {3}, 5}});
+  ASSERT_TRUE(before->Upload().ok());
+  for (const int64_t step : {0, 1}) {
+    controls_->failing_scatter = step;
+    auto after = Make({{"a", Rows(600), 6}});
+    ASSERT_TRUE(after->Upload().ok());
+    const UploadFigures figures = after->parameters().figures();
+    EXPECT_NE(figures.full_reason.find("table: "), std::string::npos);
+    EXPECT_NE(figures.full_reason.find("the fake scatter has failed"), std::string::npos);
+    EXPECT_EQ(figures.full_count, 1);
+    EXPECT_EQ(figures.uploaded_bytes, kTableBytes + 4);
+    EXPECT_EQ(charged(), 2 * (kTableBytes + 4));
+    before->ExpectThere();
+    after->ExpectThere();
+  }
+}
+
+// A table in each step would take memory that is charged to no one.
+TEST_F(DeviceTablesTest, APluginThatCopiesEachTimeGetsTheTable) {
+  controls_->donates = false;
+  auto before = Make({{"a", {3}, 5}});
+  auto after = Make({{"a", Rows(600), 6}});
+  ASSERT_TRUE(before->Upload().ok() && after->Upload().ok());
+  EXPECT_NE(after->parameters().figures().full_reason.find("in each step"), std::string::npos);
+  EXPECT_EQ(controls_->used_bytes, 2 * (kTableBytes + 4));
+  after->ExpectThere();
+}
+
+TEST_F(DeviceTablesTest, ATableOfAnotherBaseIsSentWhole) {
+  auto before = Make({{"a", {3}, 5}});
+  auto after = Make({{"b", {3}, 5}});
+  ASSERT_TRUE(before->Upload().ok() && after->Upload().ok());
+  EXPECT_NE(after->parameters().figures().full_reason.find("its base"), std::string::npos);
+  after->ExpectThere();
+}
+
+TEST_F(DeviceTablesTest, TooManyRowsAreSentAsATable) {
+  auto before = Make({{"a", Rows(1'500), 5}});
+  auto after = Make({{"a", Rows(1'500, 1'500), 6}});
+  ASSERT_TRUE(before->Upload().ok() && after->Upload().ok());
+  EXPECT_NE(after->parameters().figures().full_reason.find("too many"), std::string::npos);
+  EXPECT_EQ(after->uploaded_bytes(), kTableBytes + 4);
+  after->ExpectThere();
+}
+
+// The idle version gives way: no table is made from one that must go.
+TEST_F(DeviceTablesTest, WithoutRoomForBothTheTableIsSentWhole) {
+  Open(2 * kTableBytes);
+  auto before = Make({{"a", {3}, 5}});
+  auto after = Make({{"a", {4}, 6}});
+  ASSERT_TRUE(before->Upload().ok() && after->Upload().ok());
+  EXPECT_FALSE(before->parameters().IsThere());
+  EXPECT_NE(after->parameters().figures().full_reason.find("no room"), std::string::npos);
+  EXPECT_EQ(charged(), kTableBytes + 4);
+  after->ExpectThere();
+}
+
+// The blocks of a scatter are charged too, and a run may have the memory.
+TEST_F(DeviceTablesTest, WithoutRoomForItsRowsTheTableIsSentWhole) {
+  Open(2 * (kTableBytes + 4) + 100);
+  auto before = Make({{"a", {3}, 5}});
+  auto after = Make({{"a", {4}, 6}});
+  ASSERT_TRUE(before->Upload().ok() && after->Upload().ok());
+  EXPECT_NE(after->parameters().figures().full_reason.find("no memory left"), std::string::npos);
+  EXPECT_EQ(charged(), 2 * (kTableBytes + 4));
+  before->ExpectThere();
+  after->ExpectThere();
+}
+
+TEST_F(DeviceTablesTest, ADroppedCopyComesBackByItsRows) {
+  Open(2 * (kTableBytes + 4) + 2 * kSmallStepBytes);
+  auto first = Make({{"a", {3}, 5}});
+  auto second = Make({{"a", {4}, 6}});
+  auto third = Make({{"a", {5}, 7}});
+  ASSERT_TRUE(first->Upload().ok() && second->Upload().ok() && third->Upload().ok());
+  EXPECT_TRUE(first->parameters().IsThere()) << "the third table is made from its table";
+  EXPECT_FALSE(second->parameters().IsThere());
+  const int64_t before_bytes = second->uploaded_bytes();
+  ASSERT_TRUE(second->Upload().ok());
+  EXPECT_EQ(second->uploaded_bytes() - before_bytes, kSmallStepBytes + 4);
+  second->ExpectThere();
+}
+
+TEST(RowScatterTest, SizesFitTheBlockAndTheIds) {
+  HostTensor tensor{PJRT_Buffer_Type_F32, {1'000'000, 16}, nullptr, 64'000'000};
+  EXPECT_EQ(RowScatter::SizesFor(tensor), (std::vector<int64_t>{128, 512, 2'048, 8'192}));
+  tensor.dims = {1'000, 16'000};
+  EXPECT_EQ(RowScatter::SizesFor(tensor), (std::vector<int64_t>{1, 4, 16, 64}));
+  tensor.dims = {10, 1'600'000};
+  EXPECT_EQ(RowScatter::SizesFor(tensor), std::vector<int64_t>{}) << "a row is larger than a block";
+  tensor.dims = {int64_t{1} << 31U, 16};
+  tensor.bytes = size_t{1} << 37U;
+  EXPECT_EQ(RowScatter::SizesFor(tensor), std::vector<int64_t>{}) << "ids have 32 bits";
+  tensor = {PJRT_Buffer_Type_BF16, {1'000'000, 16}, nullptr, 32'000'000};
+  EXPECT_EQ(RowScatter::SizesFor(tensor), std::vector<int64_t>{});
+}
+
+// Random loads, ends, drops and failures of versions on a device that does all steps late: it
+// always has a version's bytes, the charge is that of each buffer, once, and no more than the
+// tables is sent.
+class RandomDeltasTest : public DeviceTablesTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  std::unique_ptr<TableVersion> MakeAny(float value) {
+    std::vector<HostTable> tables;
+    for (size_t i = 0, count = 1 + Draw(2); i < count; ++i) {
+      std::set<int64_t> rows;
+      const size_t range = Draw(2) == 0 ? kRowCount : 200;
+      for (size_t row = Draw(3) == 0 ? Draw(1'000) : Draw(4); row > 0; --row) {
+        rows.insert(static_cast<int64_t>(Draw(range)));
+      }
+      tables.emplace_back("base" + std::to_string(Draw(2)), std::vector(rows.begin(), rows.end()),
+                          value);
+    }
+    return Make(std::move(tables), value);
+  }
+
+  void Upload(TableVersion* version) {
+    const int64_t before_bytes = version->uploaded_bytes();
+    if (Draw(4) == 0) {
+      controls_->late_fails_one_of = 12;
+      controls_->failing_scatter = static_cast<int64_t>(Draw(3));
+      controls_->failing_copy = GetParam() ? -1 : static_cast<int64_t>(Draw(6));
+    }
+    static_cast<void>(version->Upload());
+    controls_->late_fails_one_of = 0;
+    controls_->failing_scatter = -1;
+    controls_->failing_copy = -1;
+    const auto table_count = static_cast<int64_t>(version->tables().size());
+    EXPECT_LE(version->uploaded_bytes() - before_bytes, table_count * kTableBytes + 4);
+  }
+
+  void TakeStep(float value) {
+    if (versions_.empty() || Draw(3) > 0) {
+      versions_.push_back(MakeAny(value));
+      return Upload(versions_.back().get());
+    }
+    const auto index = static_cast<std::ptrdiff_t>(Draw(versions_.size()));
+    if (Draw(2) == 0) return Upload(versions_[index].get());
+    versions_.erase(versions_.begin() + index);
+  }
+
+  void ExpectAllThere() {
+    std::set<const void*> buffers;
+    int64_t expected_bytes = 0;
+    for (const auto& version : versions_) {
+      if (!version->parameters().IsThere()) continue;
+      expected_bytes += 4;
+      for (const void* const buffer : version->ExpectThere()) {
+        shared_count_ += buffers.insert(buffer).second ? 0 : 1;
+      }
+    }
+    expected_bytes += static_cast<int64_t>(buffers.size()) * kTableBytes;
+    EXPECT_EQ(charged(), expected_bytes);
+    if (!GetParam()) EXPECT_EQ(controls_->used_bytes, expected_bytes);
+  }
+
+  size_t Draw(size_t end) { return random_() % end; }
+
+  std::mt19937 random_;
+  std::vector<std::unique_ptr<TableVersion>> versions_;
+  int64_t shared_count_ = 0;
+};
+
+TEST_P(RandomDeltasTest, HaveTheirBytesThere) {
+  int64_t donated_count = 0;
+  for (uint32_t seed = 0; seed < 30 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    random_.seed(seed);
+    accelerator_.reset();
+    controls_->is_late = GetParam();
+    controls_->late_seed = seed;
+    Open(static_cast<int64_t>(2 + Draw(8)) * (kTableBytes + 4) +
+         static_cast<int64_t>(Draw(2)) * 40'000);
+    for (int step = 0; step < 30 && !HasFailure(); ++step) {
+      TakeStep(static_cast<float>(step));
+      ExpectAllThere();
+    }
+    versions_.clear();
+    donated_count += controls_->donated_count;
+    controls_->donated_count = 0;
+  }
+  EXPECT_GT(shared_count_, 50);
+  EXPECT_GT(donated_count, 50);
+}
+
+INSTANTIATE_TEST_SUITE_P(DeviceTables, RandomDeltasTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Late" : "InTime"; });
 
 }  // namespace
 }  // namespace millpond::pjrt

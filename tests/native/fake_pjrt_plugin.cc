@@ -70,6 +70,7 @@ struct PJRT_Buffer {
   int64_t ready_ns = 0;
   LateDevice::StepPtr written = nullptr;  // the step that writes it, if the device is late
   bool is_freed = false;
+  bool is_donated = false;   // its memory is that of another buffer
   size_t missing_bytes = 0;  // that no part has brought yet
 };
 struct PJRT_AsyncHostToDeviceTransferManager {
@@ -84,6 +85,8 @@ struct PJRT_LoadedExecutable {
   size_t inputs;
   float added = 0;        // to each row of the output
   bool is_loaded = true;  // not compiled for a topology
+  size_t table_rows = 0;  // of a program that writes `rows` of them; 0: it is another one
+  size_t width = 0;
 };
 
 namespace {
@@ -264,15 +267,20 @@ PJRT_Error* DeviceMemoryStats(PJRT_Device_MemoryStats_Args* args) {
 }
 PJRT_Error* MakeExecutable(const std::string& code, PJRT_Device* device,
                            PJRT_LoadedExecutable** executable) {
-  std::istringstream words(code);
+  const std::string scatter = "scatter ";
+  const bool is_scatter = code.compare(0, scatter.size(), scatter) == 0;
+  std::istringstream words(is_scatter ? code.substr(scatter.size()) : code);
+  size_t table_rows = 0;
+  size_t width = 0;
+  if (is_scatter) words >> table_rows >> width;
   size_t rows = 0;
   size_t inputs = 0;
-  if (!(words >> rows >> inputs)) {
+  if (!(words >> rows) || !(is_scatter || words >> inputs)) {
     return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake program cannot be read");
   }
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_executables += 1;
-  *executable = new PJRT_LoadedExecutable{device, code, rows, inputs};
+  *executable = new PJRT_LoadedExecutable{device, code, rows, inputs, 0, true, table_rows, width};
   words >> (*executable)->added;
   return nullptr;
 }
@@ -576,6 +584,10 @@ PJRT_Error* BufferReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
       late == nullptr ? MakeEvent(args->buffer->ready_ns) : MakeEvent(args->buffer->written);
   return nullptr;
 }
+PJRT_Error* BufferIsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
+  args->is_deleted = args->buffer->is_donated;
+  return nullptr;
+}
 PJRT_Error* BufferSize(PJRT_Buffer_OnDeviceSizeInBytes_Args* args) {
   args->on_device_size_in_bytes = args->buffer->memory->bytes();
   return nullptr;
@@ -597,8 +609,8 @@ void StartLateCopyOut(PJRT_Buffer_ToHostBuffer_Args* args) {
 }
 
 PJRT_Error* BufferToHostBuffer(PJRT_Buffer_ToHostBuffer_Args* args) {
-  if (args->src->is_freed || FailsNow()) {
-    if (args->src->is_freed) CountMisuse();
+  if (args->src->is_freed || args->src->is_donated || FailsNow()) {
+    if (args->src->is_freed || args->src->is_donated) CountMisuse();
     return MakeError(PJRT_Error_Code_INTERNAL, "the fake copy cannot begin");
   }
   const std::vector<float>& elements = args->src->memory->elements;
@@ -652,6 +664,61 @@ void StartLateRun(const std::vector<PJRT_Buffer*>& arguments, const PJRT_LoadedE
   output->written = late->Add(LateDevice::Lane::kRun, std::move(after), work, {});
 }
 
+// Writes the rows of a block to a table, as RowScatter places them in it.
+void WriteRows(const PJRT_LoadedExecutable& program, const DeviceMemory& block,
+               DeviceMemory* table) {
+  const std::vector<size_t> sizes = {program.rows * 4, program.rows * program.width * 4};
+  const millpond::pjrt::PackedTensors packed(sizes);
+  const auto* const bytes = reinterpret_cast<const char*>(block.elements.data());
+  for (size_t i = 0; i < program.rows; ++i) {
+    int32_t id = 0;
+    std::memcpy(&id, bytes + packed.offsets[0] + i * 4, 4);
+    if (id < 0 || static_cast<size_t>(id) >= program.table_rows) continue;
+    std::memcpy(&table->elements.at(id * program.width),
+                bytes + packed.offsets[1] + i * program.width * 4, program.width * 4);
+  }
+}
+
+// Starts a program of RowScatter: of a block and a table.
+PJRT_Error* StartScatter(const PJRT_LoadedExecutable& program, const PJRT_ExecuteOptions& options,
+                         PJRT_Buffer* const* arguments, PJRT_Buffer** output) {
+  PJRT_Buffer* const block = arguments[0];
+  PJRT_Buffer* const table = arguments[1];
+  if (controls.failing_scatter-- == 0) {
+    return MakeError(PJRT_Error_Code_INTERNAL, "the fake scatter has failed");
+  }
+  const int64_t* const kept = options.non_donatable_input_indices;
+  const size_t kept_count = options.num_non_donatable_input_indices;
+  const bool is_kept = std::find(kept, kept + kept_count, 1) != kept + kept_count;
+  const bool is_donated = controls.donates && !is_kept;
+  const std::shared_ptr<DeviceMemory> from = table->memory;
+  if (is_donated) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    controls.donated_count += 1;
+    controls.live_buffers += 1;
+    *output = new PJRT_Buffer{table->device, from};
+    table->is_donated = true;
+    table->memory = nullptr;
+  } else if (PJRT_Error* const error = MakeBuffer(table->device, from->elements.size(), output)) {
+    return error;
+  }
+  auto work = [&program, from, block = block->memory, to = (*output)->memory] {
+    if (to != from) to->elements = from->elements;
+    WriteRows(program, *block, to.get());
+  };
+  if (late == nullptr) {
+    work();
+    return nullptr;
+  }
+  const auto late_work = [work, fault = LateFault()] {
+    if (fault.empty()) work();
+    return fault;
+  };
+  std::vector<LateDevice::StepPtr> after = {table->written, block->written};
+  (*output)->written = late->Add(LateDevice::Lane::kRun, std::move(after), late_work, {});
+  return nullptr;
+}
+
 PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   const PJRT_LoadedExecutable& executable = *args->executable;
   const int device = executable.device->description.id;
@@ -668,12 +735,15 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
     return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake run has another argument count");
   }
   for (size_t i = 0; i < args->num_args; ++i) {
-    if (arguments[i]->is_freed) {
+    if (arguments[i]->is_freed || arguments[i]->is_donated) {
       CountMisuse();
       return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake buffer was freed");
     }
     if (arguments[i]->device == device) continue;
     return MakeError(PJRT_Error_Code_INVALID_ARGUMENT, "the fake buffer is on another device");
+  }
+  if (executable.table_rows > 0) {
+    return StartScatter(executable, *args->options, arguments, &args->output_lists[0][0]);
   }
   PJRT_Buffer* output = nullptr;
   if (PJRT_Error* const error = MakeBuffer(device, executable.rows, &output)) return error;
@@ -754,6 +824,7 @@ PJRT_Api MakeTable() {
   table.PJRT_LoadedExecutable_Execute = Execute;
   table.PJRT_Executable_DeserializeAndLoad = DeserializeAndLoad;
   table.PJRT_Buffer_Destroy = BufferDestroy;
+  table.PJRT_Buffer_IsDeleted = BufferIsDeleted;
   table.PJRT_Buffer_OnDeviceSizeInBytes = BufferSize;
   table.PJRT_Buffer_ToHostBuffer = BufferToHostBuffer;
   table.PJRT_Buffer_GetMemoryLayout = BufferLayout;

@@ -7,7 +7,9 @@
 // The controls of a PJRT plugin for tests, fake_pjrt_plugin.cc. Its programs are texts of the form
 // "ROWS K": K inputs of one float a row in one block (PackedTensors), then a parameter of one
 // float; one output, a float a row, the sum of the inputs' row times the parameter. If a third
-// number follows, it is added to each row of the output. All memory is this process's.
+// number follows, it is added to each row of the output. A text of the form "scatter TABLE_ROWS
+// WIDTH ROWS" is a program of RowScatter, for a table of floats. It takes over the table's memory
+// unless it must not. All memory is this process's.
 struct FakePjrtControls {
   bool is_cuda = false;                  // of a plugin that is opened now
   int64_t device_count = 1;              // of a client that is made now, at most 4
@@ -66,6 +68,9 @@ struct FakePjrtControls {
   int64_t compile_count = 0;
   int64_t untuned_compile_count = 0;  // of these, with other options than a device
   int64_t load_count = 0;
+  bool donates = true;           // writes over tables
+  int64_t donated_count = 0;     // tables that were written over
+  int64_t failing_scatter = -1;  // the step that fails, counted from now
   int64_t run_count = 0;
   int64_t device_run_counts[4] = {};
 };

@@ -182,6 +182,24 @@ TEST_F(TableStoreTest, RowsThatAreReplacedTwiceGetTheirFirstBytesBack) {
   ExpectIntact(Loaded("a"));
 }
 
+TEST_F(TableStoreTest, ChangedRowsAreThoseThatWereReplaced) {
+  using Rows = std::vector<int64_t>;
+  Version retired = Loaded("a", {8, 9});
+  retired = {};
+  Load load = NewLoad("a");
+  EXPECT_EQ(load.claim().ChangedRows(), std::nullopt) << "before the restore";
+  load.Restore();
+  EXPECT_EQ(load.claim().ChangedRows(), Rows());
+  load.Scatter({6, 2, 6, -1}, std::byte{8});
+  EXPECT_EQ(load.claim().ChangedRows(), (Rows{2, 6}));
+  load.claim().LoseContents();
+  EXPECT_EQ(load.claim().ChangedRows(), std::nullopt);
+  Load reader = NewLoad("b", /*is_written=*/false);
+  reader.Restore();
+  const Version shared = reader.Finish();
+  EXPECT_EQ(NewLoad("b", /*is_written=*/false).claim().ChangedRows(), Rows());
+}
+
 TEST_F(TableStoreTest, IdsOutOfRangeAreNoRows) {
   Version version = Loaded("a", {-1, 2, static_cast<int64_t>(kRowCount), INT64_MIN});
   ExpectIntact(version);

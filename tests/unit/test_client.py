@@ -506,6 +506,17 @@ def test_status_lists_batched_and_refused_signatures():
                 "ctr: version 7: read 10.0 MB of 10.0 MB; delta restored in full: t: another file",
             ],
         ),
+        ({"uploaded_bytes": 500_000_000, "accelerator_kept_bytes": 0}, {}, []),
+        (
+            {"uploaded_bytes": 1_200_000, "accelerator_kept_bytes": 498_800_000},
+            {},
+            ["ctr: version 7: uploaded 1.2 MB of 500.0 MB"],
+        ),
+        (
+            {"uploaded_bytes": 10_000_000, "accelerator_kept_bytes": 0},
+            {"delta_uploaded_in_full": "t: no room"},
+            ["ctr: version 7: uploaded 10.0 MB of 10.0 MB; delta uploaded in full: t: no room"],
+        ),
     ],
 )
 def test_status_says_what_a_version_with_tables_read(

@@ -809,6 +809,14 @@ def test_uploads_are_shown_by_their_memory():
     assert value(series, name, **labels, memory="other") == 400
 
 
+def test_uploads_show_what_was_there():
+    series = series_of(accelerated_parts())
+    labels = {"model": "m", "version": "1", "device": "0"}
+    assert value(series, "serving_accelerator_kept_bytes_total", **labels) == 5_600
+    name = "serving_accelerator_delta_uploaded_in_full_total"
+    assert value(series, name, **labels) == 1
+
+
 def test_version_that_ends_has_no_runs_on_accelerator():
     series = series_of(accelerated_parts(UNLOADING))
     names = {name for name, labels in series if "accelerator" in name}

@@ -114,6 +114,8 @@ function makeNotes(swap) {
     notes.push(`read ${format.bytes(swap.restored_bytes)} of ${format.bytes(swap.restored_bytes + swap.kept_bytes)}`);
   }
   if (swap.figures?.copied_bytes) notes.push(`copied ${format.bytes(swap.figures.copied_bytes)} in memory`);
+  const { uploaded_bytes: uploaded, accelerator_kept_bytes: there } = swap.figures ?? {};
+  if (there) notes.push(`uploaded ${format.bytes(uploaded)} of ${format.bytes(uploaded + there)}`);
   if (swap.parameter_bytes) notes.push(`${format.bytes(swap.parameter_bytes)} parameters`);
   if (swap.page_fault_count !== null && swap.page_fault_count !== undefined) {
     notes.push(`${format.count(swap.page_fault_count)} page faults`);
@@ -121,7 +123,8 @@ function makeNotes(swap) {
   if (swap.cpu_seconds) notes.push(`${format.duration(swap.cpu_seconds)} CPU time`);
   const elements = [make("div", "notes", notes.map((note) => `${note} · `).join(""), makeTraceLink(swap))];
   const inFull = swap.delta_restored_in_full && `delta restored in full: ${swap.delta_restored_in_full}`;
-  const reasons = [swap.reason, swap.problem, inFull].filter(Boolean);
+  const allSent = swap.delta_uploaded_in_full && `delta uploaded in full: ${swap.delta_uploaded_in_full}`;
+  const reasons = [swap.reason, swap.problem, inFull, allSent].filter(Boolean);
   return [...elements, ...reasons.map((reason) => make("p", "reason", reason))];
 }
 

@@ -200,7 +200,7 @@ class FakeStreams(Streams):
         servable.runs = self.runs.get(servable_id, ())
         servable.accelerated = self.accelerated.get(servable_id, [])
         servable.uploads = AcceleratorUploads(
-            "0", 700 * len(servable.runs), 2, 3_000_000, 1, 1_400, 400
+            "0", 700 * len(servable.runs), 2, 3_000_000, 1, 1_400, 400, 5_600, 1, "t: no room"
         )
         return servable
 

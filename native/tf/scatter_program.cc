@@ -1,0 +1,103 @@
+#include "native/tf/scatter_program.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "native/tf/packed_block.h"
+#include "native/tf/status.h"
+#include "tensorflow/core/lib/strings/proto_serialization.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape_util.h"
+
+namespace millpond::tf {
+namespace {
+
+xla::PrimitiveType ElementType(PJRT_Buffer_Type type) {
+  switch (type) {
+    case PJRT_Buffer_Type_S8:
+      return xla::S8;
+    case PJRT_Buffer_Type_S16:
+      return xla::S16;
+    case PJRT_Buffer_Type_S32:
+      return xla::S32;
+    case PJRT_Buffer_Type_S64:
+      return xla::S64;
+    case PJRT_Buffer_Type_U8:
+      return xla::U8;
+    case PJRT_Buffer_Type_U16:
+      return xla::U16;
+    case PJRT_Buffer_Type_U32:
+      return xla::U32;
+    case PJRT_Buffer_Type_U64:
+      return xla::U64;
+    case PJRT_Buffer_Type_F32:
+      return xla::F32;
+    case PJRT_Buffer_Type_F64:
+      return xla::F64;
+    default:
+      return xla::PRIMITIVE_TYPE_INVALID;
+  }
+}
+
+// Returns the computation of one element, which is the new one.
+absl::StatusOr<xla::XlaComputation> Replacement(xla::PrimitiveType type) {
+  xla::XlaBuilder builder("replace");
+  const xla::Shape element = xla::ShapeUtil::MakeShape(type, {});
+  xla::Parameter(&builder, 0, element, "before");
+  return builder.Build(xla::Parameter(&builder, 1, element, "after"));
+}
+
+xla::ScatterDimensionNumbers RowNumbers(size_t rank) {
+  xla::ScatterDimensionNumbers numbers;
+  for (size_t i = 1; i < rank; ++i) numbers.add_update_window_dims(static_cast<int64_t>(i));
+  numbers.add_inserted_window_dims(0);
+  numbers.add_scatter_dims_to_operand_dims(0);
+  numbers.set_index_vector_dim(1);
+  return numbers;
+}
+
+}  // namespace
+
+base::StatusOr<std::string> ScatterProgram(const pjrt::HostTensor& tensor, int64_t rows) {
+  constexpr char kDoing[] = "making a program that writes rows";
+  const xla::PrimitiveType type = ElementType(tensor.type);
+  const xla::Shape table_shape = xla::ShapeUtil::MakeShape(type, tensor.dims);
+  std::vector<int64_t> row_dims = tensor.dims;
+  row_dims.front() = rows;
+  xla::XlaBuilder builder("scatter");
+  const std::vector<xla::XlaOp> block =
+      Unpack({TensorLayout(xla::ShapeUtil::MakeShape(xla::S32, {rows})),
+              TensorLayout(xla::ShapeUtil::MakeShape(type, row_dims))},
+             &builder);
+  const xla::XlaOp table = xla::Parameter(&builder, 1, table_shape, "table");
+  const auto replacement = Replacement(type);
+  MILLPOND_RETURN_IF_TF_ERROR(replacement.status(), kDoing);
+  const xla::XlaOp written =
+      xla::Scatter(table, block[0], block[1], *replacement, RowNumbers(row_dims.size()),
+                   /*indices_are_sorted=*/true, /*unique_indices=*/true);
+  builder.SetUpAlias({}, 1, {});
+  const auto program = builder.Build(written);
+  MILLPOND_RETURN_IF_TF_ERROR(program.status(), kDoing);
+  std::string serialized;
+  // Equal programs have equal bytes, because an executable is found by them.
+  if (tensorflow::SerializeToStringDeterministic(program->proto(), &serialized)) return serialized;
+  return base::Internal("a program of XLA cannot be serialized");
+}
+
+base::StatusOr<std::unique_ptr<pjrt::RowScatter>> CompileScatter(
+    const pjrt::ExecutableCache& cache, const pjrt::Accelerator& accelerator,
+    const pjrt::HostTensor& tensor) {
+  std::map<int64_t, std::unique_ptr<pjrt::Executable>> programs;
+  for (const int64_t rows : pjrt::RowScatter::SizesFor(tensor)) {
+    const base::StatusOr<std::string> hlo = ScatterProgram(tensor, rows);
+    if (!hlo.ok()) return hlo.status();
+    auto found = cache.FindOrCompile(accelerator, hlo.value());
+    if (!found.ok()) return found.status();
+    programs[rows] = std::move(found.value().executable);
+  }
+  if (programs.empty()) return std::unique_ptr<pjrt::RowScatter>();
+  return std::make_unique<pjrt::RowScatter>(std::move(programs));
+}
+
+}  // namespace millpond::tf
