@@ -35,6 +35,7 @@ from loadtest.drive.accelerated_pair import (
     halves_of_cores,
     keep_to_client_cores,
 )
+from loadtest.drive.ctr_deltas import delta_model, prepare_deltas
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel, demo_directory, prepare_model
 from loadtest.drive.dense_model import KINDS, dense_base_path, prepare_dense_model
 from loadtest.measure.accelerator_dense import measure_dense
@@ -51,6 +52,7 @@ from loadtest.measure.accelerator_swaps import (
     measure_neighbours,
     measure_rollback,
     run_swaps,
+    upload_figures,
 )
 from loadtest.measure.accelerator_zipf import ZipfSettings, measure_zipf
 from loadtest.report.gpu_report import fault_count, gpu_table
@@ -60,14 +62,16 @@ from serving.base.clock import Clock, SystemClock, seconds_since
 from serving.base.errors import MillpondError
 from serving.commands.ctr_model import DEFAULT_TABLE_ROWS
 
-_MANY, _ZIPF, _NONE = "many", "zipf", "none"
+_MANY, _ZIPF, _DELTA, _NONE = "many", "zipf", "delta", "none"
 _DEFAULT_PARTS = ("equality", "alone", "rates", "swap", "rollback", "neighbours", "dense")
+_ON_REQUEST = (_MANY, _ZIPF, _DELTA)
 _CTR = {MODEL_NAME}
 _MODELS_OF: Mapping[str, Collection[str]] = {
     **dict.fromkeys(("equality", "alone", "rates", "swap", "rollback", _MANY), _CTR),
     "neighbours": {*_CTR, "mlp"},
     "dense": set(KINDS),
     _ZIPF: {_ZIPF},
+    _DELTA: {*_CTR, _DELTA},
 }
 _CORES_PER_GENERATOR = 4
 _FAILURES = (MillpondError, OSError, subprocess.SubprocessError, grpc.RpcError, ValueError)
@@ -79,8 +83,8 @@ def part_names(text: str) -> Sequence[str]:
     """Reads PART,...; none for 'none'. Raises ArgumentTypeError."""
     names = [] if text == _NONE else text.split(",")
     for name in names:
-        if name not in (*_DEFAULT_PARTS, _MANY, _ZIPF):
-            known = ", ".join((*_DEFAULT_PARTS, _MANY, _ZIPF, _NONE))
+        if name not in (*_DEFAULT_PARTS, *_ON_REQUEST):
+            known = ", ".join((*_DEFAULT_PARTS, *_ON_REQUEST, _NONE))
             raise argparse.ArgumentTypeError(f"{name!r} is none of {known}")
     return names
 
@@ -98,6 +102,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="PART,...",
         help=f"default {','.join(_DEFAULT_PARTS)}; {_MANY}: 200 swaps with rollbacks, some 5 minutes; "
         f"{_ZIPF}: many models on an accelerator that has not room for all; "
+        f"{_DELTA}: swaps of 1 %% deltas of the CTR model, beside swaps in which all is sent; "
         f"{_NONE}: only make the models",
     )
     _add_accelerator_options(parser)
@@ -197,9 +202,10 @@ def _run(parsed: argparse.Namespace) -> int:
             say=console.print,
         )
         zipf = _zipf_settings(parsed, directory)
+        deltas = delta_model(directory, parsed.table_rows)
         _prepare_models(parsed, directory, console.print)
         keep_to_client_cores(client_cores)
-        parts = measured(_parts(bench, parsed, zipf), parsed.parts, clock, console)
+        parts = measured(_parts(bench, parsed, zipf, deltas), parsed.parts, clock, console)
     report = {"accelerator": parsed.accelerator, "parts": parts, "machine": machine()}
     write_json(parsed.json, report)
     if parts:
@@ -219,6 +225,8 @@ def _prepare_models(parsed: argparse.Namespace, directory: Path, say: Say) -> No
     for kind in KINDS:
         if kind in needed:
             prepare_dense_model(directory, kind, parsed.dense_parameters, say)
+    if _DELTA in needed:
+        prepare_deltas(directory, parsed.table_rows, say)
     if _ZIPF in needed:
         prepare_dense_model(directory, "mlp", parsed.zipf_parameters, say)
 
@@ -233,7 +241,9 @@ def _zipf_settings(parsed: argparse.Namespace, directory: Path) -> ZipfSettings:
     )
 
 
-def _parts(bench: Bench, parsed: argparse.Namespace, zipf: ZipfSettings) -> Mapping[str, Part]:
+def _parts(
+    bench: Bench, parsed: argparse.Namespace, zipf: ZipfSettings, deltas: DemoModel
+) -> Mapping[str, Part]:
     return {
         "equality": partial(measure_equality, bench),
         "alone": partial(measure_alone, bench),
@@ -243,6 +253,7 @@ def _parts(bench: Bench, parsed: argparse.Namespace, zipf: ZipfSettings) -> Mapp
         "neighbours": partial(measure_neighbours, bench, parsed.swap_rows),
         "dense": partial(measure_dense, bench),
         _ZIPF: partial(measure_zipf, bench, zipf),
+        _DELTA: partial(_measure_deltas, bench, deltas, parsed.swaps, parsed.swap_rows),
         _MANY: partial(measure_many_swaps, bench, parsed.many_swaps, parsed.swap_rows),
     }
 
@@ -255,6 +266,18 @@ def _measure_swaps(bench: Bench, swaps: int, rows: int) -> Figures:
         shown[name] = swap_report(setup, [run])
     for key in ("errors", "wrong_answers"):
         shown[key] = sum(shown[name][key] for name in (CPU, ACCELERATOR))
+    return shown
+
+
+def _measure_deltas(bench: Bench, deltas: DemoModel, swaps: int, rows: int) -> Figures:
+    """The uploads, and the clients' latencies in swaps over steady, of whole versions and of deltas."""
+    shown: Figures = {}
+    for name, exports in (("full", None), ("delta", deltas)):
+        setup, run = run_swaps(bench, ACCELERATOR, swaps, rows, exports)
+        uploads = upload_figures(run.server_swaps)
+        shown[name] = {**swap_report(setup, [run]), "uploads": uploads}
+    for key in ("errors", "wrong_answers"):
+        shown[key] = sum(shown[name][key] for name in ("full", "delta"))
     return shown
 
 

@@ -13,7 +13,7 @@ from loadtest.drive.accelerated_pair import (
     check_on_accelerator,
     serving_models,
 )
-from loadtest.drive.demo_model import MODEL_NAME
+from loadtest.drive.demo_model import MODEL_NAME, DemoModel
 from loadtest.drive.generator import Generator
 from loadtest.drive.version_series import VersionSeries, content_of
 from loadtest.measure.accelerator_parts import DENSE_IN_FLIGHT, Bench, Figures
@@ -24,6 +24,7 @@ from loadtest.measure.rollbacks import measure_rollbacks
 from loadtest.measure.saturation import answered_rate, at_share_of_saturation
 from loadtest.measure.scenario import SwapRun, measure
 from loadtest.measure.server_pages import ServerPages
+from loadtest.measure.server_swaps import ServerSwap
 from loadtest.measure.setup import Setup
 from loadtest.plan.arrivals import poisson
 from loadtest.plan.dense_load import DenseLoad
@@ -49,8 +50,11 @@ _QUIET, _BUSY, _LOW = "quiet", "busy", "busy_low"
 _KINDS = (_QUIET, _BUSY, _LOW)
 
 
-def run_swaps(bench: Bench, name: str, swaps: int, rows: int) -> tuple[Setup, SwapRun]:
-    """Swaps versions of one server's CTR model, under half of the load that saturates it."""
+def run_swaps(
+    bench: Bench, name: str, swaps: int, rows: int, deltas: DemoModel | None = None
+) -> tuple[Setup, SwapRun]:
+    """Swaps versions of one server's CTR model, or its `deltas`, under half of the load that saturates it."""
+    exports = deltas or bench.ctr
     setup = Setup(
         preset="batching",
         loaded=MODEL_NAME,
@@ -62,9 +66,26 @@ def run_swaps(bench: Bench, name: str, swaps: int, rows: int) -> tuple[Setup, Sw
         swap_interval_seconds=_SWAP_INTERVAL_SECONDS,
         seed=1,
         extra_flags=bench.machine.server_flags(name),
+        are_deltas=deltas is not None,
+        # The version is a constant of the graph, which deltas have in common.
+        output_filter=() if deltas is None else ("ctr",),
     )
-    measured = at_share_of_saturation(setup, _SHARE, bench.ctr, bench.clock, bench.say)
-    return measured, measure(measured, bench.ctr, bench.clock, bench.say)
+    measured = at_share_of_saturation(setup, _SHARE, exports, bench.clock, bench.say)
+    return measured, measure(measured, exports, bench.clock, bench.say)
+
+
+def upload_figures(swaps: Sequence[ServerSwap]) -> Sequence[Mapping[str, float]]:
+    """The uploads of each swap to a version that is on the accelerator. Pure."""
+    return [
+        {
+            "version": swap.version,
+            "upload_ms": round(1_000 * swap.figures["upload_seconds"], 2),
+            "uploaded_mb": round(swap.figures["uploaded_bytes"] / 1e6, 2),
+            "kept_mb": round(swap.figures["accelerator_kept_bytes"] / 1e6, 2),
+        }
+        for swap in swaps
+        if "uploaded_bytes" in swap.figures
+    ]
 
 
 def measure_rollback(bench: Bench) -> Figures:

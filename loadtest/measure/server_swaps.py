@@ -8,7 +8,7 @@ The clients' latency also has the wire, their own time and the wait in the socke
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,14 @@ _QUANTILES_PER_MILLE = {"p50_ms": 500, "p99_ms": 990, "p999_ms": 999}
 @dataclass(frozen=True, kw_only=True)
 class ServerSwap:
     """One swap's requests by the server: the count that ended within `span`, and their
-    latencies.
+    latencies. `figures` are the record's own.
     """
 
     version: int
     span: Span
     request_count: int
     figures_ms: Mapping[str, float | None]
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 def wait_for_swaps(
@@ -65,6 +66,7 @@ def server_swap(record: Mapping[str, Any], log_clock: LogClock) -> ServerSwap:
         figures_ms={
             key: _ms(during[f"{key.removesuffix('_ms')}_seconds"]) for key in _QUANTILES_PER_MILLE
         },
+        figures=record["figures"],
     )
 
 

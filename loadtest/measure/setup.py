@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from loadtest.plan.ctr_deltas import delta_answer
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.presets import preset
+from serving.commands.ctr_model import reference_answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class Setup:
     extra_flags: Mapping[str, object] | None = None
     command: str | None = None
     reloaded_too: Sequence[str] = ()
+    are_deltas: bool = False
+    """The versions are those of `loadtest.drive.ctr_deltas`."""
 
     @property
     def model_names(self) -> Sequence[str]:
@@ -48,4 +52,5 @@ class Setup:
             table_rows=self.table_rows,
             seed=self.seed,
             output_filter=self.output_filter,
+            reference=delta_answer if self.are_deltas else reference_answer,
         )

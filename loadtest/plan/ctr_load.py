@@ -10,7 +10,13 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from loadtest.plan.plan import NOT_KEPT, Outcome, Plan, Reply
-from loadtest.plan.wrong_replies import DESCRIBED_MAX, AnswerOrigins, WrongReply, described
+from loadtest.plan.wrong_replies import (
+    DESCRIBED_MAX,
+    AnswerOrigins,
+    Reference,
+    WrongReply,
+    described,
+)
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import InvalidArgument
 from serving.base.protos import predict_pb2
@@ -55,7 +61,9 @@ class CtrLoad:
         seed: int,
         output_filter: Sequence[str] = (),
         deadline_seconds: float = Plan.deadline_ns / NS_PER_SECOND,
+        reference: Reference = reference_answer,
     ) -> None:
+        self._right_answer = reference
         self._deadline_ns = round(deadline_seconds * NS_PER_SECOND)
         if unknown := set(output_filter) - set(OUTPUTS):
             raise InvalidArgument(f"the CTR model has no output {unknown}; it has {OUTPUTS}")
@@ -102,7 +110,9 @@ class CtrLoad:
             return []
         answers = (self._answer(reply, content_of) for reply in outcome.replies if reply.code == 0)
         contents = {answer.content for answer in answers if not isinstance(answer, str)}
-        origins = AnswerOrigins(self._inputs, sorted(contents), self._table_rows)
+        origins = AnswerOrigins(
+            self._inputs, sorted(contents), self._table_rows, self._right_answer
+        )
         return [self._wrong_reply(outcome, request, content_of, origins) for request in first]
 
     def _wrong_reply(
@@ -163,7 +173,7 @@ class CtrLoad:
         return close
 
     def _computed_reference(self, content: int, payload: int) -> npt.NDArray[Any]:
-        return reference_answer(content, self._inputs[payload], self._table_rows)
+        return self._right_answer(content, self._inputs[payload], self._table_rows)
 
 
 def parsed(reply: Reply) -> predict_pb2.PredictResponse | None:

@@ -26,6 +26,9 @@ _ROWS_MAX = 32
 
 Inputs = Mapping[str, npt.NDArray[Any]]
 
+Reference = Callable[[int, dict[str, Any], int], npt.NDArray[Any]]
+"""The right output `ctr` of a version, by the inputs of requests and the rows of a table."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WrongReply:
@@ -81,12 +84,17 @@ class AnswerOrigins:
     """The answers that the versions give to the rows of a load's requests."""
 
     def __init__(
-        self, requests: Sequence[Inputs], contents: Sequence[int], table_rows: int
+        self,
+        requests: Sequence[Inputs],
+        contents: Sequence[int],
+        table_rows: int,
+        reference: Reference = reference_answer,
     ) -> None:
         """`contents` are the numbers with which the versions were exported. All requests have the same rows."""
         self._requests = requests
         self._contents = contents
         self._table_rows = table_rows
+        self._reference = reference
         self._rows = len(requests[0]["dense"])
         # The last row stands for memory that holds zeros.
         self._all = {
@@ -95,7 +103,7 @@ class AnswerOrigins:
             )
             for name in requests[0]
         }
-        self._whole = [reference_answer(c, self._all, table_rows).ravel() for c in contents]
+        self._whole = [reference(c, self._all, table_rows).ravel() for c in contents]
 
     def of(self, value: float, payload: int, row: int) -> str:
         """Names the inputs and the version to which `value` is the answer, or says `unknown`."""
@@ -123,7 +131,7 @@ class AnswerOrigins:
         """The answers to the input `kept` of the row beside the other input of each row."""
         own = self._requests[payload][kept][row]
         mixed = {**self._all, kept: np.broadcast_to(own, self._all[kept].shape)}
-        return reference_answer(self._contents[index], mixed, self._table_rows).ravel()
+        return self._reference(self._contents[index], mixed, self._table_rows).ravel()
 
     def _name(self, index: int, payload: int, row: int) -> str:
         other, place = divmod(index, self._rows)

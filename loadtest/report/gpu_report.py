@@ -1,6 +1,7 @@
 """The table of `gpu`: each figure of the CPUs beside that of the accelerator."""
 
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -134,6 +135,22 @@ def _zipf(part: Part) -> Iterator[_Row]:
     yield "lost / wrong", "", f"{part['errors']} / {part['wrong_answers']}", ""
 
 
+def _delta(part: Part) -> Iterator[_Row]:
+    kinds = ("full", "delta")
+    for key, title in (("upload_ms", "upload, ms"), ("uploaded_mb", "uploaded, MB")):
+        middles = {kind: _median(part[kind]["uploads"], key) for kind in kinds}
+        yield f"swap, {title}", "", middles["delta"], f"all is sent: {middles['full']}"
+    for percentile in ("p99", "p999"):
+        key = f"ratio_{percentile}_swap_over_steady"
+        delta, full = (number(part[kind][key]) for kind in ("delta", "full"))
+        yield f"{percentile} in swaps of deltas over steady", "", delta, f"all is sent: {full}"
+    yield "lost / wrong", "", f"{part['errors']} / {part['wrong_answers']}", ""
+
+
+def _median(uploads: Sequence[Mapping[str, float]], key: str) -> str:
+    return f"{statistics.median(upload[key] for upload in uploads):g}" if uploads else ""
+
+
 def _rate(name: str, shown: Mapping[str, Any], remark: str) -> _Row:
     values = [shown[each]["requests_per_second"] for each in (CPU, ACCELERATOR)]
     cpu, accelerator = (f"{value:,.0f}" for value in values)
@@ -154,4 +171,5 @@ _ROWS = {
     "dense": _dense,
     "many": _many,
     "zipf": _zipf,
+    "delta": _delta,
 }

@@ -51,12 +51,12 @@ def export_ctr_model(
     partial = directory / f".{version}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        module = _module(version, table_rows, progress)
+        module = ctr_module(version, table_rows, progress)
         progress("writing the SavedModel", TABLE_COUNT, _STEP_COUNT)
         _save(module, partial, version, table_rows)
         if with_warm_up:
             progress("writing warm-up records", TABLE_COUNT + 1, _STEP_COUNT)
-            _write_warm_up(partial, directory.name, table_rows)
+            write_ctr_warm_up(partial, directory.name, table_rows)
         partial.rename(target)
     except tf.errors.OpError as error:
         raise from_status(error.error_code, f"{target}: {error.message}") from error
@@ -66,8 +66,13 @@ def export_ctr_model(
     return target
 
 
-def _module(version: int, table_rows: int, progress: Progress) -> Any:
-    """Makes a tf.Module. Its `tables` are 26 variables, its `layers` 3 pairs of a matrix and a bias."""
+def ctr_module(
+    version: int, table_rows: int, progress: Progress = lambda what, done, total: None
+) -> Any:
+    """Makes a tf.Module with the weights of `version`.
+
+    Its `tables` are 26 variables, its `layers` 3 pairs of a matrix and a bias.
+    """
     module = tf.Module()
     module.tables = []
     for table in range(TABLE_COUNT):
@@ -82,6 +87,13 @@ def _module(version: int, table_rows: int, progress: Progress) -> Any:
 
 
 def _save(module: Any, path: Path, version: int, table_rows: int) -> None:
+    signature = ctr_signature(module, version, table_rows)
+    tf.saved_model.save(module, str(path), signatures={"serving_default": signature})
+
+
+def ctr_signature(module: Any, version: int, table_rows: int) -> Any:
+    """The tf.function that answers by a module of `ctr_module`, and says `version` for each row."""
+
     def predict(dense: Any, sparse: Any) -> dict[str, Any]:
         # Clients make ids by hashing, so an id may be beyond this table's rows. Its remainder is a valid row.
         ids = tf.math.floormod(sparse, table_rows)
@@ -97,14 +109,13 @@ def _save(module: Any, path: Path, version: int, table_rows: int) -> None:
         versions = tf.fill([tf.shape(dense)[0]], tf.constant(version, tf.int64))
         return {"ctr": tf.sigmoid(logits), "version": versions}
 
-    signature = tf.function(
+    return tf.function(
         predict,
         input_signature=[
             tf.TensorSpec([None, DENSE_COUNT], tf.float32, name="dense"),
             tf.TensorSpec([None, TABLE_COUNT], tf.int64, name="sparse"),
         ],
     )
-    tf.saved_model.save(module, str(path), signatures={"serving_default": signature})
 
 
 def _layers(layers: Sequence[Any], activations: Any) -> Any:
@@ -114,7 +125,7 @@ def _layers(layers: Sequence[Any], activations: Any) -> Any:
     return tf.matmul(activations, matrix) + bias
 
 
-def _write_warm_up(path: Path, model_name: str, table_rows: int) -> None:
+def write_ctr_warm_up(path: Path, model_name: str, table_rows: int) -> None:
     records = []
     for rows in _WARM_UP_ROWS:
         log = prediction_log_pb2.PredictionLog()

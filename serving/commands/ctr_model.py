@@ -67,10 +67,18 @@ def request_inputs(seed: int, rows: int, table_rows: int = DEFAULT_TABLE_ROWS) -
 def reference_answer(version: int, inputs: dict[str, Array], table_rows: int) -> Array:
     """The output `ctr` with which `version` must answer: float64[rows, 1]. Ids count modulo `table_rows`."""
     embeddings = [
-        _table_rows_of(version, table, inputs["sparse"][:, table], table_rows)
+        table_rows_of(version, table, inputs["sparse"][:, table], table_rows)
         for table in range(TABLE_COUNT)
     ]
-    activations = np.concatenate([*embeddings, inputs["dense"]], axis=1).astype(np.float64)
+    return answer_to_rows(version, embeddings, inputs["dense"])
+
+
+def answer_to_rows(version: int, embeddings: Sequence[Array], dense: Array) -> Array:
+    """The output `ctr` of the layers of `version`: float64[rows, 1].
+
+    `embeddings` are the looked up rows of each table: float32[rows, 16].
+    """
+    activations = np.concatenate([*embeddings, dense], axis=1).astype(np.float64)
     for layer in range(len(LAYER_SIZES)):
         matrix, bias = layer_weights(version, layer)
         activations = activations @ matrix + bias
@@ -90,7 +98,7 @@ def reference_answers(
     }
 
 
-def _table_rows_of(version: int, table: int, ids: Array, table_rows: int) -> Array:
+def table_rows_of(version: int, table: int, ids: Array, table_rows: int) -> Array:
     """The rows of one table that have these ids: float32[len(ids), 16]."""
     rows = (ids % table_rows).astype(np.uint32)
     positions = rows[:, np.newaxis] * np.uint32(EMBEDDING_SIZE)

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from loadtest.drive.ctr_deltas import delta_model, write_deltas
+from loadtest.drive.demo_model import DemoModel
+from loadtest.plan.ctr_deltas import changed_ids, delta_answer
 from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition
 from serving.base.protos import predict_pb2
@@ -20,7 +23,7 @@ from serving.commands.ctr_export import export_ctr_model
 from serving.commands.ctr_model import reference_answer, request_inputs
 from serving.core.cancellation import Cancellation
 from tests.integration.processes import millpond
-from warmup.replay import warm_up
+from warmup.replay import WARM_UP_FILE, warm_up
 
 TABLE_ROWS = 100
 
@@ -33,6 +36,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def deltas(tmp_path_factory: pytest.TempPathFactory) -> DemoModel:
+    directory = tmp_path_factory.mktemp("deltas")
+    write_deltas(directory, TABLE_ROWS)
+    return delta_model(directory, TABLE_ROWS)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_exported_ctr_model_answers_as_the_reference(directory: Path, version: int):
     inputs = request_inputs(3, 25, TABLE_ROWS)
@@ -43,6 +53,24 @@ def test_exported_ctr_model_answers_as_the_reference(directory: Path, version: i
     expected = reference_answer(version, inputs, TABLE_ROWS)
     np.testing.assert_allclose(outputs["ctr"].numpy(), expected, atol=1e-5)
     assert outputs["version"].numpy().tolist() == [version] * 25
+
+
+@pytest.mark.parametrize("delta", [1, 2])
+def test_ctr_delta_answers_as_its_reference(deltas: DemoModel, delta: int):
+    inputs = request_inputs(3, 25, TABLE_ROWS)
+    path = (deltas.base_path if delta == 1 else deltas.staged) / str(delta)
+    predict = tf.saved_model.load(str(path)).signatures["serving_default"]
+    outputs = predict(**{name: tf.constant(array) for name, array in inputs.items()})
+    expected = delta_answer(delta, inputs, TABLE_ROWS)
+    np.testing.assert_allclose(outputs["ctr"].numpy(), expected, atol=1e-5)
+    assert (path / WARM_UP_FILE).exists()
+
+
+def test_ctr_deltas_link_to_one_base(deltas: DemoModel):
+    shard = "variables/variables.data-00000-of-00002"
+    one, two = deltas.base_path / "1" / shard, deltas.staged / "2" / shard
+    assert one.samefile(two)
+    assert changed_ids(1, TABLE_ROWS).tolist() == [1]
 
 
 def test_exported_ctr_model_has_mixed_warm_up_records(directory: Path):

@@ -1,6 +1,7 @@
 """The command `gpu` on the PJRT plugin that XLA's authors have on PyPI, with small models."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 
 from loadtest.__main__ import main
 from loadtest.commands import gpu
+from loadtest.drive.ctr_deltas import prepare_deltas
+from loadtest.drive.demo_model import prepare_model
 from loadtest.measure import accelerator_swaps, closed_rates, saturation, scenario
 from loadtest.measure.accelerator_parts import DIFFERENCE_MAX
 from tests.integration.accelerators import plugin_path
@@ -20,6 +23,8 @@ SIZES = (
     *("--dense-rows=8", "--swap-rows=3", "--swaps=1", "--many-swaps=11", "--generators=1"),
     *("--zipf-models=8", "--zipf-parameters=50000", "--zipf-rate=20", "--zipf-seconds=6"),
 )
+# A table of a delta has 1 MiB or more.
+DELTA_TABLE_ROWS = 17_000
 MODEL_SOURCES = ("serving/commands", "loadtest/commands/gpu.py", "loadtest/drive", "warmup")
 
 
@@ -45,6 +50,19 @@ def models(tmp_path: Path) -> Path:
     """A copy of the models that the command makes, because its swaps change them."""
     kept = kept_export("gpu", make_models, MODEL_SOURCES, stamp=" ".join(SIZES))
     return Path(shutil.copytree(kept, tmp_path / "models"))
+
+
+def make_delta_models(directory: Path) -> None:
+    for prepare in (prepare_model, prepare_deltas):
+        prepare(directory, DELTA_TABLE_ROWS, print)
+
+
+@pytest.fixture
+def delta_models(tmp_path: Path) -> Path:
+    """Links to the models of the part `delta`, because a copy would have tables of its own."""
+    sources = (*MODEL_SOURCES, "loadtest/plan/ctr_deltas.py", "millpond/delta")
+    kept = kept_export("gpu_deltas", make_delta_models, sources, stamp=str(DELTA_TABLE_ROWS))
+    return Path(shutil.copytree(kept, tmp_path / "models", copy_function=os.link))
 
 
 def test_gpu_measures_both_servers_in_all_parts(models: Path, tmp_path: Path):
@@ -76,6 +94,20 @@ def test_gpu_measures_both_servers_in_all_parts(models: Path, tmp_path: Path):
     assert zipf["cpu_runs"]["away"] > 0
     assert zipf["uploads"] > 0
     assert all(ms > 0 for ms in zipf["back_ms"])
+
+
+def test_gpu_measures_deltas_beside_whole_versions(delta_models: Path, tmp_path: Path):
+    path = tmp_path / "report.json"
+    arguments = ("gpu", f"--accelerator=pjrt:{plugin_path()}", "--parts=delta", *SIZES)
+    rows = f"--table-rows={DELTA_TABLE_ROWS}"
+    status = main([*arguments, rows, f"--models={delta_models}", f"--json={path}"])
+    part = json.loads(path.read_text())["parts"]["delta"]
+    assert (status, part["errors"], part["wrong_answers"]) == (0, 0, 0)
+    for kind, kept_mb in (("full", 0), ("delta", 25)):
+        assert [upload["version"] for upload in part[kind]["uploads"]] == [2]
+        assert all(upload["kept_mb"] >= kept_mb for upload in part[kind]["uploads"])
+        assert part[kind]["windows_all"]["swap"]["count"] > 0
+    assert all(upload["uploaded_mb"] < 3 for upload in part["delta"]["uploads"])
 
 
 def test_gpu_without_the_plugin_fails_each_part(models: Path, tmp_path: Path):

@@ -115,7 +115,8 @@ def test_gpu_plan_that_ends_before_swaps_fails():
         (["neighbours"], {"ctr", "mlp"}),
         (["dense"], {"mlp", "transformer"}),
         (["zipf"], {"zipf"}),
-        ([], {"ctr", "mlp", "transformer", "zipf"}),
+        (["delta"], {"ctr", "delta"}),
+        ([], {"ctr", "mlp", "transformer", "zipf", "delta"}),
     ],
 )
 def test_gpu_parts_export_only_their_models(parts: list[str], models: set[str]):
@@ -180,6 +181,6 @@ def test_gpu_answers_of_rollbacks_have_their_times():
 
 def test_gpu_part_names_are_checked():
     assert part_names("none") == []
-    assert part_names("alone,many") == ["alone", "many"]
+    assert part_names("alone,many,delta") == ["alone", "many", "delta"]
     with pytest.raises(argparse.ArgumentTypeError, match="'fast' is none of equality"):
         part_names("fast")

@@ -28,12 +28,14 @@ DURING = {
 
 
 def record(version: int, during: Mapping[str, float | None] | None = DURING) -> dict[str, Any]:
-    return {"version": version, "load_started_at": 6.0, "latency": {"during": during}}
+    latency = {"during": during}
+    return {"version": version, "load_started_at": 6.0, "latency": latency, "figures": {"f": 1}}
 
 
 def swap(version: int, **changes: Any) -> ServerSwap:
     figures = {"p50_ms": 1.0, "p99_ms": 2.1, "p999_ms": 3.6}
-    values: dict[str, Any] = {"request_count": 600, "figures_ms": figures, **changes}
+    values: dict[str, Any] = {"request_count": 600, "figures_ms": figures, "figures": {"f": 1}}
+    values |= changes
     return ServerSwap(version=version, span=Span(5_000 * MS, 7_000 * MS), **values)
 
 
