@@ -39,7 +39,7 @@ class RowScatter {
 
   // `programs` are of SizesFor, by their rows. Each takes a block and the table, and returns the
   // table with the rows of the block; it leaves out an id that the table has not.
-  explicit RowScatter(std::map<int64_t, std::unique_ptr<Executable>> programs)
+  explicit RowScatter(std::map<int64_t, std::shared_ptr<const Executable>> programs)
       : programs_(std::move(programs)) {}
 
   // Returns the bytes that are sent for `row_count` rows of the table.
@@ -58,7 +58,7 @@ class RowScatter {
   // the half. A step has its own cost, and a row in vain costs little.
   int64_t SizeFor(int64_t row_count) const;
 
-  const std::map<int64_t, std::unique_ptr<Executable>> programs_;
+  const std::map<int64_t, std::shared_ptr<const Executable>> programs_;
 };
 
 // The scatters of a version on an accelerator, by the shapes of its tables.

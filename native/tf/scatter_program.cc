@@ -88,7 +88,7 @@ base::StatusOr<std::string> ScatterProgram(const pjrt::HostTensor& tensor, int64
 base::StatusOr<std::unique_ptr<pjrt::RowScatter>> CompileScatter(
     const pjrt::ExecutableCache& cache, const pjrt::Accelerator& accelerator,
     const pjrt::HostTensor& tensor) {
-  std::map<int64_t, std::unique_ptr<pjrt::Executable>> programs;
+  std::map<int64_t, std::shared_ptr<const pjrt::Executable>> programs;
   for (const int64_t rows : pjrt::RowScatter::SizesFor(tensor)) {
     const base::StatusOr<std::string> hlo = ScatterProgram(tensor, rows);
     if (!hlo.ok()) return hlo.status();

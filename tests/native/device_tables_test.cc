@@ -57,7 +57,7 @@ struct HostTable {
 RowScatters Scatters(const Accelerator& accelerator, const std::vector<HostTable>& tables) {
   RowScatters scatters;
   const HostTensor tensor = tables.front().tensor();
-  std::map<int64_t, std::unique_ptr<Executable>> programs;
+  std::map<int64_t, std::shared_ptr<const Executable>> programs;
   for (const int64_t rows : RowScatter::SizesFor(tensor)) {
     const std::string code = "scatter " + std::to_string(kRowCount) + " " + std::to_string(kWidth) +
                              " " + std::to_string(rows);
