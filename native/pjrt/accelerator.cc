@@ -148,6 +148,22 @@ AcceleratorState Accelerator::State() const {
   return state;
 }
 
+void Accelerator::Reserve(int64_t bytes) const {
+  if (!MILLPOND_PJRT_HAS(api(), PJRT_Client_CreateUninitializedBuffer)) return;
+  const base::StatusOr<AcceleratorMemory> memory = Memory();
+  if (!memory.ok() || bytes > memory.value().limit_bytes - memory.value().used_bytes) return;
+  MILLPOND_PJRT_ARGS(PJRT_Client_CreateUninitializedBuffer, create);
+  create.client = client_->get();
+  create.shape_dims = &bytes;
+  create.shape_num_dims = 1;
+  create.shape_element_type = PJRT_Buffer_Type_U8;
+  create.device = device_;
+  // Other memory may have been taken meanwhile, so an error means nothing.
+  if (api().ToStatus(api()->PJRT_Client_CreateUninitializedBuffer(&create), "reserving").ok()) {
+    DeviceBuffer(api(), create.buffer);
+  }
+}
+
 base::StatusOr<AcceleratorMemory> Accelerator::Memory() const {
   MILLPOND_PJRT_ARGS(PJRT_Device_MemoryStats, statistics);
   statistics.device = device_;

@@ -30,12 +30,15 @@ ParameterUpload::ParameterUpload(const Accelerator& accelerator,
 
 base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const UploadWish& wish) {
   MakePlans(wish.model);
+  const bool is_first = accelerator_.memory().ChargedBytes(wish.model).first == 0;
   auto charge = Charge(wish);
   if (!charge.ok()) return charge.status();
   Scatter(wish.model);
   charge.value().SetParts(Parts(/*with_sources=*/false));
   base::Status sent = Send();
   if (sent.ok()) AddTables(wish.model);
+  // The next version is as large, and lives beside this one.
+  if (sent.ok() && is_first) accelerator_.Reserve(sent_bytes_);
   plans_.clear();
   std::vector<ParameterCopy::Buffer> buffers = std::exchange(buffers_, {});
   if (sent.ok()) {

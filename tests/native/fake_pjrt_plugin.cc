@@ -177,6 +177,7 @@ PJRT_Error* MakeBuffer(int device, size_t count, PJRT_Buffer** buffer) {
     const auto bytes = static_cast<int64_t>(count * sizeof(float));
     if (controls.used_bytes + bytes <= controls.memory_bytes_max) {
       controls.used_bytes += bytes;
+      controls.most_used_bytes = std::max(controls.most_used_bytes, controls.used_bytes);
       controls.live_buffers += 1;
       *buffer = new PJRT_Buffer{device, std::make_shared<DeviceMemory>(count)};
       return nullptr;
@@ -423,6 +424,11 @@ void StartLateCopyIn(PJRT_Client_BufferFromHostBuffer_Args* args) {
   args->buffer->written =
       StartLateCopy(LateDevice::Lane::kIn, {}, work, {from, args->buffer->memory->bytes(), false});
   args->done_with_host_buffer = MakeEvent(args->buffer->written);
+}
+
+PJRT_Error* CreateUninitializedBuffer(PJRT_Client_CreateUninitializedBuffer_Args* args) {
+  const size_t bytes = args->shape_num_dims == 1 ? args->shape_dims[0] : 0;
+  return MakeBuffer(args->device->description.id, bytes / sizeof(float), &args->buffer);
 }
 
 PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
@@ -804,6 +810,7 @@ PJRT_Api MakeTable() {
   table.PJRT_Client_DmaMap = ClientDmaMap;
   table.PJRT_Client_DmaUnmap = ClientDmaUnmap;
   table.PJRT_Client_BufferFromHostBuffer = BufferFromHostBuffer;
+  table.PJRT_Client_CreateUninitializedBuffer = CreateUninitializedBuffer;
   table.PJRT_Client_CreateBuffersForAsyncHostToDevice = CreateBuffers;
   table.PJRT_AsyncHostToDeviceTransferManager_Destroy = ManagerDestroy;
   table.PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer = RetrieveBuffer;

@@ -225,6 +225,33 @@ TEST_F(UploadTest, ADeviceWithoutRoomLeavesNothing) {
   EXPECT_EQ(controls_->part_count, 0);
 }
 
+// A GPU's driver stops all runs while a client takes memory from it, so a swap takes none.
+TEST_F(UploadTest, ASwapTakesNoMemoryFromTheDriver) {
+  Open();
+  const auto slab = MakeSlab(8 * kMiB, 8 * kMiB);
+  const std::vector<HostTensor> tensors = {TensorAt(slab->start(), 4 * kMiB),
+                                           TensorAt(slab->start() + 4 * kMiB, 3 * kMiB)};
+  auto before = UploadAll(tensors);
+  const int64_t taken = controls_->most_used_bytes;
+  EXPECT_LE(taken, 14 * kMiB);
+  for (int swap = 0; swap < 3; ++swap) {
+    before = UploadAll(tensors);
+    EXPECT_EQ(controls_->most_used_bytes, taken);
+  }
+  before.reset();
+  EXPECT_EQ(controls_->used_bytes, 0);
+}
+
+// What the next version might take is not worth another model's memory, nor an error.
+TEST_F(UploadTest, NothingIsReservedOnAFullDevice) {
+  Open();
+  const auto slab = MakeSlab(4 * kMiB, 4 * kMiB);
+  controls_->memory_bytes_max = 6 * kMiB;
+  const auto parameters = UploadAll({TensorAt(slab->start(), 4 * kMiB)});
+  EXPECT_EQ(controls_->refused_count, 0);
+  EXPECT_EQ(controls_->most_used_bytes, 4 * kMiB);
+}
+
 TEST_F(UploadTest, NoMoreThanTheLimitIsPinned) {
   Open(/*pinned_bytes_max=*/6 * kMiB);
   auto slab = MakeSlab(16 * kMiB, 16 * kMiB);
