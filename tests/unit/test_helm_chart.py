@@ -314,7 +314,7 @@ def test_helm_lint_is_clean(release: Release) -> None:
 
 @cache
 def problems_of_versions() -> Mapping[str, Any]:
-    """What each version of Kubernetes refuses, asked at once: each question alone takes half a second."""
+    """The refusals of each version of Kubernetes, asked at once: one question takes half a second."""
     objects = objects_of_kubernetes()
     questions = [{"version": version, "objects": objects} for version in VERSIONS]
     return dict(zip(VERSIONS, asked("validate", questions), strict=True))
