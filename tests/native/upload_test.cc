@@ -242,7 +242,7 @@ TEST_F(UploadTest, ASwapTakesNoMemoryFromTheDriver) {
   EXPECT_EQ(controls_->used_bytes, 0);
 }
 
-// What the next version might take is not worth another model's memory, nor an error.
+// Memory that the next version may need is not worth an error, nor a byte of what others have.
 TEST_F(UploadTest, NothingIsReservedOnAFullDevice) {
   Open();
   const auto slab = MakeSlab(4 * kMiB, 4 * kMiB);
