@@ -61,7 +61,7 @@ size_t DeviceTurns::waiting_count() const {
 
 // Begins as many runs as may be under way. Called with the lock.
 void DeviceTurns::BeginRuns() {
-  while (const auto id = schedule_.Begin()) {
+  while (const auto id = schedule_.Begin(IsShared())) {
     const auto waiter = waiters_.find(*id);
     waiter->second->has_begun = true;
     waiter->second->begins.notify_one();

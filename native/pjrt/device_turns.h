@@ -28,7 +28,7 @@ class DeviceTurns {
   static constexpr int64_t kWaitNsMax = 10'000'000'000;
 
   // For so long after turns of two models, they share the accelerator.
-  static constexpr int64_t kSharedNs = 100'000'000;
+  static constexpr int64_t kSharedNs = 1'000'000'000;
 
   class Turn;
 

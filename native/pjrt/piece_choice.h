@@ -8,7 +8,7 @@
 namespace millpond::pjrt {
 
 // The choice of the rows of one run on an accelerator that several models share. A run cannot be
-// interrupted, so it should take a quantum of DeviceSchedule at most, or twice the shortest run if
+// interrupted, so it should take DeviceSchedule::kPieceNs at most, or twice the shortest run if
 // that is longer, because smaller runs would cost this model more than the others gain.
 //
 // Pure, on values.
@@ -20,7 +20,7 @@ class PieceChoice {
   void Add(int64_t size, int64_t cost_ns) {
     if (is_over_) return;
     if (below_ns_ > 0) cost_ns = std::min(cost_ns, below_ns_ * size / rows_);
-    if (below_ns_ == 0) cost_ns_max_ = std::max(DeviceSchedule::kQuantumNs, 2 * cost_ns);
+    if (below_ns_ == 0) cost_ns_max_ = std::max(DeviceSchedule::kPieceNs, 2 * cost_ns);
     is_over_ = cost_ns > cost_ns_max_;
     if (is_over_) return;
     rows_ = size;

@@ -55,6 +55,7 @@ TEST(DeviceTurnsTest, ARunThatCannotMeetItsDeadlineIsRefused) {
             Code::kDeadlineExceeded);
   EXPECT_EQ(Take(&turns, "b", kMillisecond, base::MonotonicNs() - 1).status().code(),
             Code::kDeadlineExceeded);
+  alone.value().End();
   EXPECT_TRUE(Take(&turns, "b", kMillisecond, base::MonotonicNs() + 1'000 * kMillisecond).ok());
 }
 

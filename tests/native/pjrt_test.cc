@@ -468,9 +468,10 @@ int64_t ChosenRows(const std::vector<std::pair<int64_t, int64_t>>& costs_ns) {
   return choice.rows();
 }
 
-TEST(PieceChoice, ARunTakesAQuantumOrTwiceTheShortest) {
-  EXPECT_EQ(ChosenRows({{1, 100'000}, {8, 800'000}, {64, 6'400'000}}), 8);
-  EXPECT_EQ(ChosenRows({{1, 100'000}, {8, 120'000}, {64, 400'000}}), 64);
+TEST(PieceChoice, ARunIsShortOrTakesTwiceTheShortest) {
+  EXPECT_EQ(ChosenRows({{1, 50'000}, {8, 300'000}, {64, 2'400'000}}), 8);
+  EXPECT_EQ(ChosenRows({{1, 100'000}, {8, 800'000}, {64, 6'400'000}}), 1);
+  EXPECT_EQ(ChosenRows({{1, 200'000}, {8, 220'000}, {64, 400'000}}), 64);
   EXPECT_EQ(ChosenRows({{1, 20'100'000}, {8, 20'800'000}, {64, 26'400'000}, {512, 71'200'000}}),
             64);
   EXPECT_EQ(ChosenRows({{32, 50'000'000}, {128, 150'000'000}}), 32);
