@@ -21,6 +21,7 @@ namespace {
 
 constexpr int64_t kCheckTimesNs = 1'000'000'000;
 constexpr int64_t kJoinPollNs = 1'000'000;
+constexpr int64_t kLookAtSharingNs = 50'000'000;
 
 // Each shorter run takes a 64th of the difference off Thread::run_ns, so that a long run is
 // forgotten after some hundred short ones.
@@ -133,7 +134,7 @@ void RequestThreads::Serve(Thread* self) {
   self->id = base::CurrentThreadId();
   self->looked_ns = self->now_ns = base::MonotonicNs();
   while (!is_stopping_.load(std::memory_order_relaxed)) {
-    if (self->CanRun() && self->group->queue.size() > 0) {
+    if (self->CanRun() && self->group->queue.ready_count() > 0) {
       if (self->now_ns - self->looked_ns >= kLookNs) Look(self, self->group);
       if (RunNext(self, self->group)) {
         if (LeaveIfSuperfluous(self)) break;
@@ -144,6 +145,8 @@ void RequestThreads::Serve(Thread* self) {
     if (LeaveIfSuperfluous(self)) break;
   }
   self->has_ended = true;
+  // The end of its last run may have let requests take a thread.
+  if (self->group->queue.ready_count() > 0) WakeForQueue(self->group);
   // Wakes the next threads, which end in the same way.
   if (is_stopping_) WakeAll();
 }
@@ -163,15 +166,17 @@ void RequestThreads::WaitForEvents(Thread* self) {
     if (passes_on) RunNextOfAny(self);
     return;
   }
-  const bool runs_first = self->CanRun() && group->queue.MayPass(self->arrived.front().get());
+  RunCharge charge;
+  const bool runs_first =
+      self->CanRun() && group->queue.TryPass(self->arrived.front().get(), self->now_ns, &charge);
   std::shared_ptr<RunnableCall> first;
   if (runs_first) first = std::move(self->arrived.front());
   QueueArrived(self, group, runs_first ? 1 : 0);
   if (passes_on) PassOn(*self);
   if (first == nullptr) return;
-  // The first request came from no queue.
   SettleRun(self);
   self->charging_group = group;
+  self->charge = charge;
   Run(self, group, first);
 }
 
@@ -224,7 +229,7 @@ bool RequestThreads::QueueArrived(Thread* self, ThreadGroup* group, size_t from,
 }
 
 void RequestThreads::WakeIfWorth(const Thread& self, ThreadGroup* group) {
-  const auto count = static_cast<int64_t>(group->queue.size());
+  const auto count = static_cast<int64_t>(group->queue.ready_count());
   if (count == 0) return;
   if (!self.CanRun() || self.run_ns * count >= kWakeNs) WakeForQueue(group);
 }
@@ -239,7 +244,7 @@ std::shared_ptr<RunnableCall> RequestThreads::TakeNext(Thread* self, ThreadGroup
   return group->queue.Take(self->now_ns, &self->charge);
 }
 
-// Settles the last run of a thread that takes no request of its group next.
+// Settles the last run of a thread that takes no request of its group next, or held its place.
 void RequestThreads::SettleRun(Thread* self) {
   const RunCharge charge = std::exchange(self->charge, {});
   if (charge.model != kNoModelKey) self->charging_group->queue.Settle(charge);
@@ -279,6 +284,7 @@ void RequestThreads::Run(Thread* self, ThreadGroup* group,
   if (!is_greedy) self->modest_ns.store(self->now_ns, std::memory_order_relaxed);
   self->last_run_ns = self->now_ns - begin_ns;
   self->charge.took_ns = self->last_run_ns;
+  if (self->charge.holds_thread) SettleRun(self);
   const bool is_longer = self->last_run_ns >= self->run_ns;
   self->run_ns =
       is_longer ? self->last_run_ns : self->run_ns - (self->run_ns - self->last_run_ns) / kFade;
@@ -322,7 +328,8 @@ bool RequestThreads::LeaveIfSuperfluous(Thread* self) {
   // same reason it settles nothing.
   if (self->gives_way) return true;
   const bool was_stalled = std::exchange(self->last_run_ns, 0) >= kStallNs;
-  if (self->CanRun() && !was_stalled) return false;
+  const bool is_spare = self->role == Role::kRelief && self->group->has_surplus.load();
+  if (self->CanRun() && !was_stalled && !is_spare) return false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (IsNeeded(*self, base::MonotonicNs())) return false;
@@ -335,7 +342,7 @@ bool RequestThreads::LeaveIfSuperfluous(Thread* self) {
 
 bool RequestThreads::IsNeeded(const Thread& self, int64_t now_ns) const {
   const size_t able_count = CountAble(*self.group, now_ns, &self);
-  if (self.CanRun()) return able_count < self.group->plan.thread_count;
+  if (self.CanRun()) return able_count < self.group->plan.thread_count + SpareCount(*self.group);
   return able_count == 0 ? !HasReader(*self.group) : IsUnread(*self.group, now_ns);
 }
 
@@ -357,6 +364,7 @@ void RequestThreads::Watch() {
                                   [this] { return is_stopping_.load(); })) {
     const int64_t now_ns = base::MonotonicNs();
     ReapThreads();
+    LookAtSharing(now_ns);
     const LongRuns long_runs = LookAtLongRuns(now_ns);
     const std::vector<NewThread> planned = PlanNewThreads(long_runs, now_ns);
     // Before they start, because a thread takes a request at once.
@@ -396,6 +404,14 @@ std::vector<RequestThreads::NewThread> RequestThreads::PlanNewThreads(const Long
       ++running_count;
       ++able_count;
     }
+    size_t spare_count = CountServing(*group, kHeldUpNs, now_ns);
+    const size_t wanted_count = group->plan.thread_count + SpareCount(*group);
+    for (; SpareCount(*group) > 0 && spare_count < wanted_count; ++spare_count) {
+      if (running_count >= count_max) break;
+      planned.push_back({Role::kRelief, group.get(), 0});
+      ++running_count;
+      ++able_count;
+    }
     if (able_count > 0 && !IsUnread(*group, now_ns)) continue;
     if (able_count == 0 && running_count < count_max) {
       planned.push_back({Role::kRelief, group.get(), 0});
@@ -405,6 +421,41 @@ std::vector<RequestThreads::NewThread> RequestThreads::PlanNewThreads(const Long
     }
   }
   return planned;
+}
+
+size_t RequestThreads::CountServing(const ThreadGroup& group, int64_t ns, int64_t now_ns) const {
+  return static_cast<size_t>(
+      std::count_if(threads_.begin(), threads_.end(), [&](const auto& thread) {
+        return thread->group == &group && thread->IsServing() && !thread->IsBusyFor(ns, now_ns);
+      }));
+}
+
+void RequestThreads::LookAtSharing(int64_t now_ns) {
+  const auto count_busy = [&](int64_t ns) {
+    return static_cast<size_t>(std::count_if(
+        threads_.begin(), threads_.end(),
+        [&](const auto& thread) { return thread->IsServing() && thread->IsBusyFor(ns, now_ns); }));
+  };
+  const size_t stalled_count = count_busy(kStallNs);
+  const bool are_all_stalled = stalled_count >= regular_count_;
+  if (!are_all_stalled && now_ns - sharing_looked_ns_ < kLookAtSharingNs) return;
+  sharing_looked_ns_ = now_ns;
+  // Without spare threads one of the others is kept for models that hold none.
+  const size_t kept_count = SpareCount() == 0 && regular_count_ > 1 ? 1 : 0;
+  const size_t any_max = std::min(regular_count_ - kept_count + count_busy(kHeldUpNs),
+                                  max_count_ - SpareCount() - kept_count);
+  // Runs from before the models shared the threads hold some too.
+  const size_t uncounted = stalled_count - std::min(stalled_count, groups_.held_count());
+  for (const auto& group : groups_) {
+    const bool was_shared = group->queue.is_shared();
+    const size_t rest_count = SpareCount() * group->plan.thread_count / regular_count_ + kept_count;
+    group->queue.LimitThreads(static_cast<int64_t>(any_max - std::min(any_max, uncounted)),
+                              static_cast<int64_t>(rest_count), are_all_stalled, now_ns);
+    const bool is_shared = group->queue.is_shared();
+    const bool had_surplus = group->has_surplus || was_shared;
+    group->has_surplus = had_surplus && !is_shared &&
+                         CountServing(*group, INT64_MAX, now_ns) > group->plan.thread_count;
+  }
 }
 
 bool RequestThreads::IsUnread(const ThreadGroup& group, int64_t now_ns) const {
@@ -489,6 +540,8 @@ void RequestThreads::LookForGreed(Thread* thread, int64_t now_ns) {
   const std::unique_lock<std::mutex> lowering(thread->lowering_mutex, std::try_to_lock);
   if (!lowering || !base::LowerThread(thread->id, StepsOfLowering(CountLowered())).ok()) return;
   thread->gives_way = true;
+  // The thread itself takes no lock of the queue any more.
+  thread->charging_group->queue.SettleEarly(&thread->charge, now_ns - thread->busy_since_ns);
   if (is_pinned_) Pin(thread);
 }
 
@@ -497,8 +550,10 @@ void RequestThreads::ShareThreads(const LongRuns& long_runs, const std::vector<N
   const auto new_count = static_cast<size_t>(
       std::count_if(planned.begin(), planned.end(),
                     [](const NewThread& thread) { return thread.role != Role::kAcceptor; }));
-  // At least one, because a run of another model may end before the next look.
-  const size_t able_count = std::max<size_t>(long_runs.able_count + new_count, 1);
+  // At least one, because a run of another model may end before the next look. A model gets no
+  // spare thread if it has the others.
+  size_t able_count = std::max<size_t>(long_runs.able_count + new_count, 1);
+  if (groups_.is_shared()) able_count = std::min(able_count, regular_count_);
   std::set<std::string> models;
   for (const auto& [model, count] : long_runs.counts_by_model) {
     if (count + able_count > share_of_model_) models.insert(model);
@@ -507,7 +562,7 @@ void RequestThreads::ShareThreads(const LongRuns& long_runs, const std::vector<N
   // Requests for which no thread was woken when they came may be worth it by now: a run lasts
   // longer than those before it, or their model may run again.
   for (const auto& group : groups_) {
-    if (group->queue.size() > 0) WakeForQueue(group.get());
+    if (group->queue.ready_count() > 0) WakeForQueue(group.get());
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -67,6 +68,14 @@ class EventSource {
 //
 // Promise: endless runs of one model leave a thread to the others, whatever the limit.
 //
+// Runs that are not long, or not yet, may hold all threads too: they wait for an accelerator, or
+// compute. So while models share the threads (RunQueue::LimitThreads) there are up to twice as
+// many, as far as the limit allows. All models together may hold as many as in the steady state,
+// and each its share of the rest. So a model finds a thread at once, whatever another one sends.
+// Threads that wait for an accelerator need no core; runs that compute share the cores by the
+// kernel. Without such a rest one of the threads is kept free. A run of kHeldUpNs counts no more:
+// it has its thread beyond these, until its model has its share of the limit.
+//
 // Long runs that compute give way to the others (long_run.h): the watchdog lowers the priority of
 // such a thread, and starts another one in its place, so that as many threads as cores serve at the
 // priority of requests. A lowered thread serves no other request: it ends after its run, because
@@ -84,6 +93,8 @@ class RequestThreads final {
   // A run that lasts so long holds its thread up. Models that are served with a tail in mind answer
   // faster, and a health check may wait this long without harm.
   static constexpr int64_t kStallNs = 10'000'000;
+  // While models share the threads, a run that lasts so long is replaced by another thread.
+  static constexpr int64_t kHeldUpNs = 1'000'000'000;
   // The time from one look at the network to the next while requests run. A look takes some µs,
   // for a system call or two.
   static constexpr int64_t kLookNs = 1'000'000;
@@ -137,7 +148,12 @@ class RequestThreads final {
     // The queue of `group`, from which the first request of the batch came.
     QueueOfThread(RequestThreads* threads, Thread* self, ThreadGroup* group)
         : threads_(*threads), self_(*self), group_(*group) {}
-    bool HasFreeThread() const override { return threads_.groups_.HasFree(group_); }
+    // A thread that only requests of other models may take is not free for the batch.
+    bool HasFreeThread() const override {
+      if (group_.queue.is_shared() && group_.queue.ready_count() < group_.queue.size())
+        return false;
+      return threads_.groups_.HasFree(group_);
+    }
     int64_t WaitingPerThread() const override {
       return static_cast<int64_t>(group_.queue.size() / group_.plan.thread_count);
     }
@@ -158,9 +174,11 @@ class RequestThreads final {
     bool CanRun() const { return role != Role::kAcceptor; }
     // True if it serves at the priority of requests, now and after its run.
     bool IsServing() const { return CanRun() && !has_ended && !gives_way; }
-    bool IsStalled(int64_t now_ns) const {
+    bool IsStalled(int64_t now_ns) const { return IsBusyFor(kStallNs, now_ns); }
+    // True if it has run one request for `ns` and more.
+    bool IsBusyFor(int64_t ns, int64_t now_ns) const {
       const int64_t since_ns = busy_since_ns;
-      return since_ns != 0 && now_ns - since_ns >= kStallNs;
+      return since_ns != 0 && now_ns - since_ns >= ns;
     }
 
     std::thread thread;
@@ -230,6 +248,17 @@ class RequestThreads final {
   // The threads to start, so that as many of each group serve at the priority of requests as it
   // has regular ones, and one at least is not held up. Needs mutex_.
   std::vector<NewThread> PlanNewThreads(const LongRuns& long_runs, int64_t now_ns) const;
+  // Lets the queues decide whether models share the threads. Needs mutex_.
+  void LookAtSharing(int64_t now_ns);
+  // The threads beyond those of the steady state, while models share them: of all groups, or of
+  // one.
+  size_t SpareCount() const { return std::min(max_count_ - regular_count_, regular_count_); }
+  size_t SpareCount(const ThreadGroup& group) const {
+    return group.queue.is_shared() ? SpareCount() * group.plan.thread_count / regular_count_ : 0;
+  }
+  // The threads of the group that run requests, but for those that `ns` and more have held up.
+  // Needs mutex_.
+  size_t CountServing(const ThreadGroup& group, int64_t ns, int64_t now_ns) const;
   // The most threads that may run requests now.
   size_t CountMax(const LongRuns& long_runs) const;
   void WakeForQueue(ThreadGroup* group);
@@ -268,6 +297,7 @@ class RequestThreads final {
   const size_t max_count_;
   const size_t share_of_model_;  // threads that long runs of one model may take
   const bool is_bound_;
+  int64_t sharing_looked_ns_ = 0;      // the watchdog's
   const std::vector<int> cores_;       // of all groups
   bool is_pinned_ = false;             // guarded by mutex_
   int64_t modest_ns_ = INT64_MIN / 2;  // when a run last ended that was not greedy; the watchdog's

@@ -9,8 +9,10 @@ namespace {
 
 using Calls = std::vector<std::shared_ptr<RunnableCall>>;
 
-// The cost of a request is a mean of about so many runs.
+// A cost is a mean of about so many runs.
 constexpr int64_t kCostRuns = 8;
+// A run that takes more times its mean counts as so many.
+constexpr int64_t kLateFactor = 4;
 // A request costs its thread at least this.
 constexpr int64_t kCostNsMin = 1'000;
 // The number of models that keep their cost while they have no request.
@@ -34,6 +36,7 @@ RunQueue::Refused RunQueue::Add(Calls::iterator begin, Calls::iterator end, int6
       Push(std::move(*call), now_ns);
     }
   }
+  CountReady();
   refused_count_.fetch_add(static_cast<int64_t>(refused.too_late.size()),
                            std::memory_order_relaxed);
   return refused;
@@ -43,6 +46,7 @@ void RunQueue::AddAgain(std::shared_ptr<RunnableCall> call, int64_t now_ns) {
   call->PeekQueueKeys();
   const std::lock_guard<std::mutex> lock(mutex_);
   Push(std::move(call), now_ns);
+  CountReady();
 }
 
 bool RunQueue::IsTooLate(const RunnableCall& call, int64_t now_ns) {
@@ -82,18 +86,28 @@ void RunQueue::Push(std::shared_ptr<RunnableCall> call, int64_t now_ns) {
   Share* const share = ShareOf(call->model_key());
   const bool was_empty = share->queue.is_empty();
   if (was_empty) share->filled_id = ++last_filled_id_;
+  share->came_ns = now_ns;
   share->queue.Push(std::move(call), now_ns);
   if (share->is_paused) return;
   if (was_empty) Enter(share);
   AddToSize(1);
 }
 
-bool RunQueue::MayPass(RunnableCall* arrived) {
-  if (size() > 0) return false;
-  if (!has_paused()) return true;
+bool RunQueue::TryPass(RunnableCall* arrived, int64_t now_ns, RunCharge* charge) {
+  *charge = {};
+  if (ready_count() > 0) return false;
+  if (!has_paused() && !is_shared()) return true;
   arrived->PeekQueueKeys();
   const std::lock_guard<std::mutex> lock(mutex_);
-  return paused_models_.count(arrived->model_key()) == 0;
+  if (paused_models_.count(arrived->model_key()) > 0) return false;
+  if (!is_shared()) return true;
+  Share* const share = ShareOf(arrived->model_key());
+  if (!MayTakeThread(*share)) return false;
+  share->came_ns = now_ns;
+  *charge = {arrived->model_key(), 0, 1, period_};
+  Hold(share, charge);
+  CountReady();
+  return true;
 }
 
 // --- Taking ---
@@ -106,13 +120,15 @@ std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns, RunCharge* charge) 
   if (!unwanted_.empty()) {
     taken = std::move(unwanted_.back());
     unwanted_.pop_back();
-  } else if (Share* const first = First(); first != nullptr) {
-    served_ns_ = std::max(served_ns_, first->start_ns);
-    taken = first->queue.TakeFirst(now_ns);
-    *charge = {first->queue.model(), CostNs(*first), 1, period_, 0};
-    EndTaking(first);
+  } else if (Share* const next = Next(); next != nullptr) {
+    served_ns_ = std::max(served_ns_, next->start_ns);
+    taken = next->queue.TakeFirst(now_ns);
+    *charge = {next->queue.model(), CostNs(*next), 1, period_};
+    Hold(next, charge);
+    EndTaking(next);
   }
   if (taken != nullptr) TakeFromSize(1);
+  CountReady();
   return taken;
 }
 
@@ -124,13 +140,16 @@ std::shared_ptr<RunnableCall> RunQueue::TakeFor(ModelKey model, servable::BatchK
   Share* const share = FindWith(model, key, bytes_max, &taken);
   if (taken == nullptr) return nullptr;
   // The first request of this run did not come from the queue.
-  if (charge->model == kNoModelKey) *charge = {model, 0, 1, period_, 0};
+  if (charge->model == kNoModelKey) *charge = {model, 0, 1, period_};
   if (charge->model == share->queue.model()) {
     charge->charged_ns += CostNs(*share);
     ++charge->request_count;
+  } else {
+    charge->guests_ns += CostNs(*share);
   }
   EndTaking(share);
   TakeFromSize(1);
+  CountReady();
   return taken;
 }
 
@@ -154,6 +173,15 @@ RunQueue::Share* RunQueue::FindWith(ModelKey model, servable::BatchKey key, size
 void RunQueue::Settle(const RunCharge& charge) {
   const std::lock_guard<std::mutex> lock(mutex_);
   SettleLocked(charge);
+  CountReady();
+}
+
+void RunQueue::SettleEarly(RunCharge* charge, int64_t took_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  charge->took_ns = took_ns;
+  SettleLocked(*charge);
+  *charge = {};
+  CountReady();
 }
 
 // --- The order of the models ---
@@ -180,7 +208,9 @@ RunQueue::Share* RunQueue::ShareOf(ModelKey model) {
 // Requests may name any number of models that do not exist.
 void RunQueue::DropIdleShares() {
   for (auto at = shares_.begin(); at != shares_.end();) {
-    at = at->second->queue.is_empty() ? shares_.erase(at) : std::next(at);
+    const Share& share = *at->second;
+    const bool is_idle = share.queue.is_empty() && share.held_count == 0;
+    at = is_idle ? shares_.erase(at) : std::next(at);
   }
   shares_max_ = 2 * shares_.size() + kIdleShares;
 }
@@ -211,12 +241,76 @@ void RunQueue::EndTaking(Share* share) {
 }
 
 void RunQueue::SettleLocked(const RunCharge& charge) {
-  if (charge.model == kNoModelKey || charge.took_ns == 0) return;
-  Share* const share = Find(charge.model);
+  Share* const share = charge.model == kNoModelKey ? nullptr : Find(charge.model);
   if (share == nullptr) return;
-  if (charge.period == period_) SetTag(share, share->start_ns + charge.took_ns - charge.charged_ns);
-  const int64_t cost_ns = std::max(charge.took_ns / charge.request_count, kCostNsMin);
-  share->cost_ns += share->cost_ns == 0 ? cost_ns : (cost_ns - share->cost_ns) / kCostRuns;
+  if (charge.holds_thread) Release(share);
+  if (charge.took_ns == 0) return;
+  // The guests' models have been charged what the guests took.
+  const int64_t own_ns = std::max(charge.took_ns - charge.guests_ns, kCostNsMin);
+  if (charge.period == period_) SetTag(share, share->start_ns + own_ns - charge.charged_ns);
+  Learn(std::max(own_ns / charge.request_count, kCostNsMin), &share->cost_ns);
+  // A thread that had no core for a while says nothing about the runs.
+  const int64_t run_ns_max = share->run_ns == 0 ? charge.took_ns : kLateFactor * share->run_ns;
+  Learn(std::min(charge.took_ns, run_ns_max), &share->run_ns);
+}
+
+void RunQueue::Learn(int64_t ns, int64_t* mean_ns) {
+  *mean_ns += *mean_ns == 0 ? ns : (ns - *mean_ns) / kCostRuns;
+}
+
+// --- The threads that models hold ---
+
+void RunQueue::LimitThreads(int64_t any_max, int64_t rest_count, bool has_long_run,
+                            int64_t now_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int64_t model_count = 0;
+  // Threads come and go with it, so that it should not change often.
+  const int64_t long_ns = is_shared() ? kLongRunNs / 2 : kLongRunNs;
+  for (const auto& [model, share] : shares_) {
+    const bool is_active =
+        share->held_count > 0 || !share->queue.is_empty() || now_ns - share->came_ns < kSharesNs;
+    if (!is_active) continue;
+    ++model_count;
+    has_long_run = has_long_run || share->run_ns >= long_ns;
+  }
+  is_shared_ = model_count >= 2 && has_long_run;
+  any_max_ = any_max;
+  own_max_ = std::max<int64_t>(rest_count / std::max<int64_t>(model_count, 1), 1);
+  CountReady();
+}
+
+// Returns the share whose request is next; null if no request may take a thread.
+RunQueue::Share* RunQueue::Next() const {
+  if (!is_shared()) return First();
+  const auto next = std::find_if(order_.begin(), order_.end(), [this](const Place& place) {
+    return MayTakeThread(*place.share);
+  });
+  return next == order_.end() ? nullptr : next->share;
+}
+
+// Counts the thread that runs a request, if models share the threads.
+void RunQueue::Hold(Share* share, RunCharge* charge) {
+  if (!is_shared()) return;
+  charge->holds_thread = true;
+  if (++share->held_count == 1) holders_.push_back(share);
+  held_count_.fetch_add(1);
+}
+
+void RunQueue::Release(Share* share) {
+  held_count_.fetch_sub(1);
+  if (--share->held_count > 0) return;
+  holders_.erase(std::find(holders_.begin(), holders_.end(), share));
+}
+
+// A model that holds no thread may always take one.
+void RunQueue::CountReady() {
+  size_t count = size_.load(std::memory_order_relaxed);
+  if (is_shared()) {
+    for (const Share* const share : holders_) {
+      if (!share->is_paused && !MayTakeThread(*share)) count -= share->queue.size();
+    }
+  }
+  ready_count_.store(count);
 }
 
 // --- Models that may not run now ---
@@ -229,6 +323,7 @@ void RunQueue::SetPausedModels(const std::set<std::string>& models, int64_t now_
   for (const auto& [model, share] : shares_) {
     Pause(share.get(), paused_models_.count(model) > 0, now_ns);
   }
+  CountReady();
 }
 
 // Requests whose clients have given up go on, because they would otherwise keep their memory and

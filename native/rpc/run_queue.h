@@ -32,6 +32,8 @@ struct RunCharge {
   int64_t request_count = 0;  // that the run answers
   int64_t period = 0;         // of the queue
   int64_t took_ns = 0;        // set after the run; 0: it has not ended
+  int64_t guests_ns = 0;      // what other models were charged for requests in the run
+  bool holds_thread = false;  // counts among the threads of the model
 };
 
 // The requests that wait for a thread: a queue for each model. A free thread takes the oldest
@@ -48,6 +50,15 @@ struct RunCharge {
 // Promise: while a model has requests here, no other model's requests take more of the threads'
 // time than its own do, but for one run of each, and for what the runs under way take more or less
 // than expected.
+//
+// Threads. The order helps only a model that finds a thread, and runs that wait for an accelerator
+// or compute for long hold all of them. So while models share the threads, any model may take a
+// thread only as long as fewer than a limit are held. Beyond it a model takes one if it holds fewer
+// than its own share of the rest. Its other requests wait, also if threads are idle. There is no
+// limit while one model has requests, or while runs are so short that each soon leaves its thread.
+//
+// Promise: a model that holds fewer threads than its own share of the rest waits for no thread, as
+// long as there are as many threads as LimitThreads was told, and models came before it was called.
 //
 // Overload. A queue that empties now and then holds a burst, all of which is served. A model's
 // queue that has not emptied for kStandingNs shows an overload: each request that joins it waits as
@@ -71,10 +82,18 @@ class RunQueue {
   static constexpr int64_t kDelayShare = 10;
   // A request of a model of which no run is known counts as so long.
   static constexpr int64_t kUnknownCostNs = 100'000;
+  // A model shares the threads for so long after its last request.
+  static constexpr int64_t kSharesNs = 10'000'000'000;
+  // Models share the threads if the runs of one take so long on average.
+  static constexpr int64_t kLongRunNs = 1'000'000;
 
-  // While fewer than `short_count` requests wait, none is refused as too late. Borrows `batches`.
-  RunQueue(const servable::BatchRegistry& batches, size_t short_count)
-      : batches_(batches), short_count_(short_count) {}
+  // While fewer than `short_count` requests wait, none is refused as too late. Borrows `batches`,
+  // and the count of threads that requests of this queue and of others hold; null: of this one.
+  RunQueue(const servable::BatchRegistry& batches, size_t short_count,
+           std::atomic<int64_t>* held_count = nullptr)
+      : batches_(batches),
+        short_count_(short_count),
+        held_count_(held_count == nullptr ? own_held_count_ : *held_count) {}
 
   // The requests that the queue has not taken. The caller answers them by RunnableCall::Refuse.
   struct Refused {
@@ -89,9 +108,9 @@ class RunQueue {
               const WaitingElsewhere& elsewhere = {});
   // Adds a request that has waited for a version of its model, and does not refuse it.
   void AddAgain(std::shared_ptr<RunnableCall> call, int64_t now_ns);
-  // True if a request that has just arrived may run at once: nothing waits that may run, and its
-  // model may run.
-  bool MayPass(RunnableCall* arrived);
+  // Returns true if a request that has just arrived may run at once: nothing waits that may run,
+  // and its model may run. Sets `charge` to that of its run.
+  bool TryPass(RunnableCall* arrived, int64_t now_ns, RunCharge* charge);
   // Returns the request that is next; null if none waits whose model may run now. Settles the
   // charge of the thread's last run first, and sets it to that of the next one.
   std::shared_ptr<RunnableCall> Take(int64_t now_ns, RunCharge* charge);
@@ -103,8 +122,17 @@ class RunQueue {
   // Adds to `charge` what a request of its model was charged.
   std::shared_ptr<RunnableCall> TakeFor(ModelKey model, servable::BatchKey key, size_t bytes_max,
                                         RunCharge* charge);
-  // Puts right what the requests of a run that has ended were charged, and learns from it.
+  // Puts right what the requests of a run that has ended were charged, and learns from it. The run
+  // holds no thread any more.
   void Settle(const RunCharge& charge);
+  // Does the same for a run that goes on, on a thread that serves nothing else from now on. It has
+  // taken `took_ns` so far. Clears `charge`.
+  void SettleEarly(RunCharge* charge, int64_t took_ns);
+  // Decides whether models share the threads, and limits what each may hold: any model may take one
+  // while fewer than `any_max` are held, here and elsewhere, and the models share `rest_count`
+  // more. `has_long_run`: runs under way have taken long. Call it now and then, because models come
+  // and go.
+  void LimitThreads(int64_t any_max, int64_t rest_count, bool has_long_run, int64_t now_ns);
   // Sets the models that may not run now, because they have their share of the threads. Their
   // requests stay in the queue, in their order, as long as their clients wait. Call it again now
   // and then, because it also lets Take return requests whose deadline has come.
@@ -115,8 +143,12 @@ class RunQueue {
 
   // The models of which something is known.
   size_t known_count();
-  // The requests that may run now.
+  // The requests whose models may run now.
   size_t size() const { return size_.load(); }
+  // The part of these requests that may take a thread now.
+  size_t ready_count() const { return ready_count_.load(); }
+  // True while models share the threads (LimitThreads).
+  bool is_shared() const { return is_shared_.load(std::memory_order_relaxed); }
   // True if a model may not run now.
   bool has_paused() const { return has_paused_.load(); }
   // The number of requests that were refused because they would have waited too long.
@@ -127,9 +159,12 @@ class RunQueue {
   struct Share {
     explicit Share(ModelKey model) : queue(model) {}
     ModelQueue queue;
-    int64_t start_ns = 0;   // the tag: what the model has had of the threads' time
-    int64_t cost_ns = 0;    // of a request; 0: not known
-    int64_t filled_id = 0;  // grows with the time at which the queue was last empty
+    int64_t start_ns = 0;    // the tag: what the model has had of the threads' time
+    int64_t cost_ns = 0;     // of a request; 0: not known
+    int64_t run_ns = 0;      // of a run, which may answer several requests; 0: not known
+    int64_t came_ns = 0;     // when the last request came
+    int64_t filled_id = 0;   // grows with the time at which the queue was last empty
+    int64_t held_count = 0;  // threads
     bool is_paused = false;
   };
   // A queue's place in the order. Of equal tags, the queue that filled first is first.
@@ -148,8 +183,16 @@ class RunQueue {
   static int64_t CostNs(const Share& share) {
     return share.cost_ns == 0 ? kUnknownCostNs : share.cost_ns;
   }
+  static void Learn(int64_t ns, int64_t* mean_ns);
   static Place PlaceOf(Share* share) { return {share->start_ns, share->filled_id, share}; }
   Share* First() const { return order_.empty() ? nullptr : order_.begin()->share; }
+  Share* Next() const;
+  bool MayTakeThread(const Share& share) const {
+    return !is_shared() || held_count_.load() < any_max_ || share.held_count < own_max_;
+  }
+  void Hold(Share* share, RunCharge* charge);
+  void Release(Share* share);
+  void CountReady();
   void Enter(Share* share);
   void SetTag(Share* share, int64_t start_ns);
   void EndTaking(Share* share);
@@ -162,11 +205,18 @@ class RunQueue {
   int64_t CountOfLocked(servable::BatchKey key) const;
   void Push(std::shared_ptr<RunnableCall> call, int64_t now_ns);
   void Pause(Share* share, bool is_paused, int64_t now_ns);
-  void AddToSize(size_t count) { size_.store(size_.load(std::memory_order_relaxed) + count); }
-  void TakeFromSize(size_t count) { size_.store(size_.load(std::memory_order_relaxed) - count); }
+  // CountReady follows, whose store is the one that threads rely on.
+  void AddToSize(size_t count) {
+    size_.store(size_.load(std::memory_order_relaxed) + count, std::memory_order_relaxed);
+  }
+  void TakeFromSize(size_t count) {
+    size_.store(size_.load(std::memory_order_relaxed) - count, std::memory_order_relaxed);
+  }
 
   const servable::BatchRegistry& batches_;
   const size_t short_count_;
+  std::atomic<int64_t> own_held_count_{0};
+  std::atomic<int64_t>& held_count_;
   std::mutex mutex_;
   // The shares of all models with requests, and some without, whose cost is kept.
   std::unordered_map<ModelKey, std::unique_ptr<Share>> shares_;
@@ -176,9 +226,14 @@ class RunQueue {
   int64_t served_ns_ = 0;  // the tag of the last request that Take returned
   int64_t latest_ns_ = 0;  // the highest tag so far
   int64_t period_ = 0;     // since something waits; a charge of an earlier one is not put right
+  int64_t any_max_ = 0;    // the threads that any model may take, while models share them
+  int64_t own_max_ = 0;    // the threads that a model may take beyond
+  std::vector<Share*> holders_;  // of threads
   std::set<ModelKey> paused_models_;
   std::vector<std::shared_ptr<RunnableCall>> unwanted_;  // of paused models, for Take
   alignas(64) std::atomic<size_t> size_{0};
+  std::atomic<size_t> ready_count_{0};
+  std::atomic<bool> is_shared_{false};
   std::atomic<bool> has_paused_{false};
   std::atomic<int64_t> refused_count_{0};
 };

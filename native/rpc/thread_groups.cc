@@ -30,8 +30,8 @@ ThreadGroups::ThreadGroups(std::vector<GroupPlan> plans, const servable::BatchRe
     : batches_(batches) {
   const size_t own_count = (short_count + plans.size() - 1) / plans.size();
   for (GroupPlan& plan : plans) {
-    groups_.push_back(
-        std::make_unique<ThreadGroup>(groups_.size(), std::move(plan), batches, own_count));
+    groups_.push_back(std::make_unique<ThreadGroup>(groups_.size(), std::move(plan), batches,
+                                                    own_count, &held_count_));
   }
 }
 
@@ -40,7 +40,7 @@ ThreadGroups::ThreadGroups(std::vector<GroupPlan> plans, const servable::BatchRe
 ThreadGroups::Place ThreadGroups::Enter(ThreadGroup* home, bool can_run) {
   CountIn(home, can_run);
   if (!can_run) return {home, false};
-  if (home->queue.size() > 0) return {home, true};
+  if (home->queue.ready_count() > 0) return {home, true};
   if (size() == 1) return {home, false};
   if (FindQueued(home) != nullptr) return {home, true};
   ThreadGroup* place = home;
@@ -57,7 +57,7 @@ ThreadGroups::Place ThreadGroups::Enter(ThreadGroup* home, bool can_run) {
 ThreadGroup* ThreadGroups::FindQueued(ThreadGroup* first) {
   for (size_t i = 0; i < size(); ++i) {
     ThreadGroup& group = *groups_[(first->index + i) % size()];
-    if (group.queue.size() > 0) return &group;
+    if (group.queue.ready_count() > 0) return &group;
   }
   return nullptr;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -18,14 +19,15 @@ namespace millpond::rpc {
 // The part that the request threads of one group share. Threads of other groups read it rarely.
 struct ThreadGroup {
   ThreadGroup(size_t number, GroupPlan its_plan, const servable::BatchRegistry& batches,
-              size_t short_count)
-      : index(number), plan(std::move(its_plan)), queue(batches, short_count) {}
+              size_t short_count, std::atomic<int64_t>* held_count)
+      : index(number), plan(std::move(its_plan)), queue(batches, short_count, held_count) {}
 
   const size_t index;
   const GroupPlan plan;
   RunQueue queue;
   alignas(64) std::atomic<int> idle_count{0};  // threads that wait in its epoll set
   std::atomic<int> free_count{0};              // of them, those that may run requests
+  std::atomic<bool> has_surplus{false};        // of threads, because models share them no more
 };
 
 // The groups of request threads, and how a thread finds work beyond its own group.
@@ -88,7 +90,7 @@ class ThreadGroups {
   // Returns a group of which a thread should be woken, because it can come to `group`, which has no
   // idle thread. Null if there is none, or if `group` has an idle thread.
   ThreadGroup* FindSpare(const ThreadGroup& group);
-  // Returns a group whose queue is not empty: `first` if possible; null: there is none.
+  // Returns a group with requests that may take a thread: `first` if possible; null: there is none.
   ThreadGroup* FindQueued(ThreadGroup* first);
   // True if a thread that may run requests waits in any group; asks `group` first.
   bool HasFree(const ThreadGroup& group) const;
@@ -100,6 +102,13 @@ class ThreadGroups {
   // See RunQueue, for all queues.
   void SetPausedModels(const std::set<std::string>& models, int64_t now_ns);
   bool has_paused() const { return groups_.front()->queue.has_paused(); }
+  // True if models share the threads of a group.
+  bool is_shared() const {
+    return std::any_of(groups_.begin(), groups_.end(),
+                       [](const auto& group) { return group->queue.is_shared(); });
+  }
+  // The threads that models hold while they share them.
+  size_t held_count() const { return static_cast<size_t>(held_count_.load()); }
   int64_t refused_count() const;
 
  private:
@@ -107,6 +116,7 @@ class ThreadGroups {
   ThreadGroup* FindWithoutIdle(const ThreadGroup& place);
 
   const servable::BatchRegistry& batches_;
+  std::atomic<int64_t> held_count_{0};  // of all queues (RunQueue::LimitThreads)
   std::vector<std::unique_ptr<ThreadGroup>> groups_;
 };
 

@@ -186,12 +186,12 @@ TEST_F(RunQueueTest, PausedModelLetsOthersPass) {
 TEST_F(RunQueueTest, OnlyAPausedModelOrAQueueStopsAnArrival) {
   const std::shared_ptr<RunnableCall> slow = NewCall("slow", "");
   const std::shared_ptr<RunnableCall> quick = NewCall("quick", "");
-  EXPECT_TRUE(queue_.MayPass(slow.get()));
+  EXPECT_TRUE(queue_.TryPass(slow.get(), now_ns_, &charge_));
   queue_.SetPausedModels({"slow"}, now_ns_);
-  EXPECT_FALSE(queue_.MayPass(slow.get()));
-  EXPECT_TRUE(queue_.MayPass(quick.get()));
+  EXPECT_FALSE(queue_.TryPass(slow.get(), now_ns_, &charge_));
+  EXPECT_TRUE(queue_.TryPass(quick.get(), now_ns_, &charge_));
   ASSERT_TRUE(Add("", "quick"));
-  EXPECT_FALSE(queue_.MayPass(quick.get()));
+  EXPECT_FALSE(queue_.TryPass(quick.get(), now_ns_, &charge_));
 }
 
 TEST_F(RunQueueTest, PausedRequestIsTakenAtItsDeadline) {
@@ -350,6 +350,26 @@ TEST_F(RunQueueForBatchesTest, ABatchOfAnotherModelIsFoundByItsKey) {
   EXPECT_EQ(charge.request_count, 2);
 }
 
+// A guest's model is charged for it, and so its host is not.
+TEST_F(RunQueueForBatchesTest, AGuestIsNotChargedToItsHost) {
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(Add("", "host"));
+  ASSERT_TRUE(Add("", "guest"));
+  RunCharge charge;
+  ASSERT_NE(queue_.Take(now_ns_, &charge), nullptr);
+  const int64_t charged_ns = charge.charged_ns;
+  EXPECT_EQ(
+      NameOf(queue_.TakeFor(ModelKeyOf("host"), servable::BatchKeyOf("guest", ""), 1'000, &charge)),
+      "guest");
+  EXPECT_EQ(charge.charged_ns, charged_ns);
+  EXPECT_EQ(charge.guests_ns, RunQueue::kUnknownCostNs);
+  charge.took_ns = charged_ns + charge.guests_ns;
+  queue_.Settle(charge);
+  // Both have had as much, so the host's next request, which came first, is next.
+  ASSERT_TRUE(Add("", "guest"));
+  EXPECT_EQ(TakeModel(), "host");
+  EXPECT_EQ(TakeModel(), "guest");
+}
+
 // --- Fairness among models ---
 
 TEST_F(RunQueueTest, ABurstOfOneModelLetsAnotherPass) {
@@ -464,6 +484,154 @@ TEST_F(FairnessTest, AModelBelowItsShareWaitsForNoQueue) {
     while (!TakeModel().empty()) {
     }
   }
+}
+
+// Threads that take what may run as soon as it may, on a clock of the test's own.
+class SharedThreadsTest : public RunQueueTest {
+ protected:
+  struct Running {
+    std::string model;
+    int64_t end_ns = 0;
+    RunCharge charge;
+  };
+
+  // Lets `model` have had a run of that time.
+  void Teach(const std::string& model, int64_t ns) {
+    ASSERT_TRUE(Add("", model));
+    RunCharge charge;
+    ASSERT_NE(queue_.Take(now_ns_, &charge), nullptr);
+    charge.took_ns = ns;
+    queue_.Settle(charge);
+  }
+  void Come(const std::string& model) {
+    ASSERT_TRUE(Add("", model));
+    ++waiting_[model];
+  }
+  // Lets idle threads of `thread_count` take requests.
+  void Dispatch(size_t thread_count) {
+    while (running_.size() < thread_count && queue_.ready_count() > 0) {
+      RunCharge charge;
+      const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_, &charge);
+      ASSERT_NE(call, nullptr);
+      std::uniform_real_distribution<double> spread(0.5, 1.5);
+      const std::string model = call->PeekModelName();
+      charge.took_ns = static_cast<int64_t>(static_cast<double>(cost_ns_[model]) * spread(random_));
+      running_.push_back({model, now_ns_ + charge.took_ns, charge});
+      ++held_[model];
+      --waiting_[model];
+    }
+  }
+  // Lets the run end that is first, if it ends by `until_ns`.
+  bool EndOne(int64_t until_ns) {
+    const auto run = std::min_element(
+        running_.begin(), running_.end(),
+        [](const Running& one, const Running& other) { return one.end_ns < other.end_ns; });
+    if (run == running_.end() || run->end_ns > until_ns) return false;
+    now_ns_ = run->end_ns;
+    queue_.Settle(run->charge);
+    --held_[run->model];
+    running_.erase(run);
+    return true;
+  }
+
+  std::mt19937 random_;
+  std::map<std::string, int64_t> cost_ns_;
+  std::map<std::string, int64_t> waiting_;
+  std::map<std::string, int64_t> held_;  // threads
+  std::vector<Running> running_;
+};
+
+// A model that holds less than its share of the threads waits for none, whatever the models send
+// and cost. And no thread of the steady state is idle while a request waits.
+TEST_F(SharedThreadsTest, AModelBelowItsShareWaitsForNoThread) {
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    random_.seed(seed);
+    cost_ns_.clear();
+    waiting_.clear();
+    held_.clear();
+    const auto any_max = static_cast<int64_t>(1 + random_() % 8);
+    const auto model_count = static_cast<int64_t>(2 + random_() % 3);
+    const int64_t rest_count = std::max(any_max, model_count);
+    const auto thread_count = static_cast<size_t>(any_max + rest_count);
+    for (int64_t i = 0; i < model_count; ++i) {
+      const std::string model = "m" + std::to_string(seed) + "-" + std::to_string(i);
+      cost_ns_[model] = 10'000 + random_() % (i == 0 ? 30 * kMs : 2 * kMs);
+      Teach(model, i == 0 ? 20 * kMs : cost_ns_[model]);
+    }
+    queue_.LimitThreads(any_max, rest_count, /*has_long_run=*/false, now_ns_);
+    ASSERT_TRUE(queue_.is_shared());
+    const int64_t own_max = std::max<int64_t>(rest_count / model_count, 1);
+    for (int step = 0; step < 1'000; ++step) {
+      const auto model = std::next(cost_ns_.begin(), random_() % model_count);
+      // The first one is busy, the others send now and then.
+      if (model == cost_ns_.begin() || random_() % 4 == 0) Come(model->first);
+      Dispatch(thread_count);
+      for (const auto& [name, count] : waiting_) {
+        ASSERT_TRUE(count == 0 || held_[name] >= own_max) << name << " of step " << step;
+        ASSERT_TRUE(count == 0 || static_cast<int64_t>(running_.size()) >= any_max);
+      }
+      const int64_t until_ns = now_ns_ + static_cast<int64_t>(random_() % kMs);
+      while (EndOne(until_ns)) Dispatch(thread_count);
+      now_ns_ = until_ns;
+    }
+    while (EndOne(INT64_MAX)) Dispatch(thread_count);
+    for (const auto& [name, count] : waiting_) ASSERT_EQ(count, 0) << name;
+    now_ns_ += RunQueue::kSharesNs;
+    queue_.LimitThreads(any_max, rest_count, /*has_long_run=*/false, now_ns_);
+    EXPECT_FALSE(queue_.is_shared());
+  }
+}
+
+TEST_F(SharedThreadsTest, OneModelMayTakeAllThreads) {
+  Teach("m", 20 * kMs);
+  queue_.LimitThreads(1, 1, /*has_long_run=*/false, now_ns_);
+  EXPECT_FALSE(queue_.is_shared()) << "there is no other model";
+  for (int i = 0; i < 5; ++i) Come("m");
+  Dispatch(5);
+  EXPECT_EQ(held_["m"], 5);
+}
+
+TEST_F(SharedThreadsTest, ShortRunsAreNotHeldBack) {
+  Teach("m", kMs / 10);
+  Teach("n", kMs / 10);
+  queue_.LimitThreads(1, 1, /*has_long_run=*/false, now_ns_);
+  EXPECT_FALSE(queue_.is_shared());
+}
+
+TEST_F(SharedThreadsTest, ARequestThatPassesHoldsItsThread) {
+  Teach("m", 20 * kMs);
+  Teach("n", 20 * kMs);
+  queue_.LimitThreads(1, 1, /*has_long_run=*/false, now_ns_);
+  const std::shared_ptr<RunnableCall> first = NewCall("m", "");
+  const std::shared_ptr<RunnableCall> second = NewCall("m", "");
+  RunCharge charge;
+  ASSERT_TRUE(queue_.TryPass(first.get(), now_ns_, &charge));
+  EXPECT_FALSE(queue_.TryPass(second.get(), now_ns_, &charge_)) << "it has its share";
+  EXPECT_TRUE(queue_.TryPass(NewCall("n", "").get(), now_ns_, &charge_));
+  charge.took_ns = kMs;
+  queue_.Settle(charge);
+  EXPECT_TRUE(queue_.TryPass(second.get(), now_ns_, &charge));
+}
+
+// A lowered run settles its charge before it ends, because its thread takes no lock any more.
+TEST_F(SharedThreadsTest, ARunThatGivesWayIsChargedAndLeavesItsPlace) {
+  Teach("greedy", 20 * kMs);
+  Teach("other", kMs);
+  queue_.LimitThreads(1, 1, /*has_long_run=*/false, now_ns_);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(Add("", "greedy"));
+  ASSERT_NE(queue_.Take(now_ns_, &charge_), nullptr);
+  EXPECT_EQ(queue_.ready_count(), 0U);
+  queue_.SettleEarly(&charge_, 300 * kMs);
+  EXPECT_EQ(queue_.ready_count(), 1U);
+  EXPECT_EQ(charge_.model, kNoModelKey);
+  // For 300 ms of it, the other model has its turns.
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(Add("", "other"));
+  for (int i = 0; i < 50; ++i) {
+    const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_, &charge_);
+    ASSERT_EQ(call->PeekModelName(), "other");
+    charge_.took_ns = kMs;
+  }
+  EXPECT_EQ(TakeModel(), "greedy");
 }
 
 // A run that ends after the queue was empty leaves neither a debt nor a credit.
