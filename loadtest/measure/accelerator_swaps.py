@@ -224,19 +224,21 @@ def measure_neighbours(bench: Bench, rows: int) -> Figures:
 
 
 def _beside(bench: Bench, server: ModelServer, rows: int) -> Figures:
-    rate = _BUSY_FACTOR * _busy_rate(bench, server)
+    """The quiet model alone, and beside each of the busy ones, of which both were measured alone before."""
+    rates = {name: _BUSY_FACTOR * _busy_rate(bench, server, name) for name in (_BUSY, _LOW)}
     quiet = _quiet_figures(bench, server, rows, "", 0)
-    shown: Figures = {"busy_sent_per_second": round(rate, 1), _QUIET: quiet}
-    for name in (_BUSY, _LOW):
+    shown: Figures = {_QUIET: quiet}
+    for name, rate in rates.items():
         shown[name] = _quiet_figures(bench, server, rows, name, rate)
+        shown[name]["busy_sent_per_second"] = round(rate, 1)
         shown[name]["ratio_p99"] = ratio(shown[name], quiet, "p99_ms")
     return shown
 
 
-def _busy_rate(bench: Bench, server: ModelServer) -> float:
-    """The requests per second that the busy model answers alone."""
+def _busy_rate(bench: Bench, server: ModelServer, name: str) -> float:
+    """The requests per second that a busy model answers alone."""
     return float(
-        bench.rate(server, DenseLoad(_BUSY, bench.dense_rows), bench.dense_rows, DENSE_IN_FLIGHT)[
+        bench.rate(server, DenseLoad(name, bench.dense_rows), bench.dense_rows, DENSE_IN_FLIGHT)[
             "requests_per_second"
         ]
     )
