@@ -119,23 +119,43 @@ base::StatusOr<DeviceMemory::CopyCharge> ParameterUpload::Charge(const UploadWis
   return charge();
 }
 
-// Makes tables of others that differ in some rows.
+// Makes tables of others that differ in some rows. A table is computed while the next one's rows
+// are gathered.
 void ParameterUpload::Scatter(const std::string& model) {
+  std::optional<ScatterUnderWay> last;
   for (size_t i = 0; i < plans_.size(); ++i) {
-    Plan& plan = plans_[i];
-    if (plan.scatter == nullptr) continue;
-    const std::vector<int64_t>& rows = plan.found->rows;
-    base::StatusOr<DeviceBuffer> made =
-        plan.scatter->Apply(accelerator_, model, *plan.found->buffer, rows, parameters_[i]);
-    if (!made.ok()) {
-      SendInFull(i, made.status().message());
-      continue;
+    if (plans_[i].scatter == nullptr) continue;
+    auto started = StartScatter(i, model);
+    // The blocks of the last one may have the memory.
+    const bool must_wait = started.status().code() == base::Code::kResourceExhausted && last;
+    if (last) FinishScatter(*std::exchange(last, std::nullopt));
+    if (must_wait) started = StartScatter(i, model);
+    if (started.ok()) {
+      last = {i, std::move(started.value())};
+    } else {
+      SendInFull(i, started.status().message());
     }
-    buffers_[i] = Own(std::move(made.value()));
-    sent_bytes_ += plan.scatter->BytesFor(static_cast<int64_t>(rows.size()), parameters_[i]);
-    plan.found.reset();
-    plan.scatter = nullptr;
   }
+  if (last) FinishScatter(*last);
+}
+
+base::StatusOr<std::shared_ptr<RowScatter::Steps>> ParameterUpload::StartScatter(
+    size_t index, const std::string& model) {
+  const Plan& plan = plans_[index];
+  return plan.scatter->Start(accelerator_, model, *plan.found->buffer, plan.found->rows,
+                             parameters_[index]);
+}
+
+void ParameterUpload::FinishScatter(const ScatterUnderWay& scatter) {
+  const auto& [index, steps] = scatter;
+  base::StatusOr<DeviceBuffer> made = RowScatter::Finish(steps.get());
+  if (!made.ok()) return SendInFull(index, made.status().message());
+  Plan& plan = plans_[index];
+  buffers_[index] = Own(std::move(made.value()));
+  const auto row_count = static_cast<int64_t>(plan.found->rows.size());
+  sent_bytes_ += plan.scatter->BytesFor(row_count, parameters_[index]);
+  plan.found.reset();
+  plan.scatter = nullptr;
 }
 
 base::Status ParameterUpload::Send() {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "native/base/status.h"
@@ -72,12 +73,18 @@ class ParameterUpload {
     SharedPart part;  // by which it is charged; without an id: with the copy's own bytes
   };
 
+  // The index of a parameter, and the steps that make it.
+  using ScatterUnderWay = std::pair<size_t, std::shared_ptr<RowScatter::Steps>>;
+
   void MakePlans(const std::string& model);
   void PlanRows(size_t index);
   void SendInFull(size_t index, const std::string& reason);
   std::vector<SharedPart> Parts(bool with_sources) const;
   base::StatusOr<DeviceMemory::CopyCharge> Charge(const UploadWish& wish);
   void Scatter(const std::string& model);
+  base::StatusOr<std::shared_ptr<RowScatter::Steps>> StartScatter(size_t index,
+                                                                  const std::string& model);
+  void FinishScatter(const ScatterUnderWay& scatter);
   base::Status Send();
   base::Status SendChunks();
   base::Status SendTensors();

@@ -68,9 +68,13 @@ void FillBlock(const HostTensor& tensor, const int64_t* rows, int64_t count, int
 // The steps of one scatter.
 class RowScatter::Steps {
  public:
-  Steps(const Accelerator& accelerator, const DeviceBuffer& source, const HostTensor& tensor,
-        size_t block_bytes)
-      : accelerator_(accelerator), source_(source), tensor_(tensor), copies_(accelerator.api()) {
+  Steps(const Accelerator& accelerator, DeviceMemory::RunCharge charge, const DeviceBuffer& source,
+        const HostTensor& tensor, size_t block_bytes)
+      : accelerator_(accelerator),
+        charge_(std::move(charge)),
+        source_(source),
+        tensor_(tensor),
+        copies_(accelerator.api()) {
     for (size_t i = 0; i < kStepsAtOnce; ++i) {
       leases_.push_back(accelerator.upload_staging().Take());
       blocks_[i] = leases_.back().data();
@@ -123,6 +127,7 @@ class RowScatter::Steps {
 
  private:
   const Accelerator& accelerator_;
+  const DeviceMemory::RunCharge charge_;
   const DeviceBuffer& source_;
   const HostTensor& tensor_;
   // All declared before the copies, which read them to their end.
@@ -172,28 +177,31 @@ int64_t RowScatter::BytesFor(int64_t row_count, const HostTensor& tensor) const 
   return bytes;
 }
 
-base::StatusOr<DeviceBuffer> RowScatter::Apply(const Accelerator& accelerator,
-                                               const std::string& model, const DeviceBuffer& source,
-                                               const std::vector<int64_t>& rows,
-                                               const HostTensor& tensor) const {
+base::StatusOr<std::shared_ptr<RowScatter::Steps>> RowScatter::Start(
+    const Accelerator& accelerator, const std::string& model, const DeviceBuffer& source,
+    const std::vector<int64_t>& rows, const HostTensor& tensor) const {
   const auto row_count = static_cast<int64_t>(rows.size());
   const auto& [largest, program] = *programs_.find(SizeFor(row_count));
   const size_t block_bytes = BlockOf(largest, RowBytes(tensor)).bytes;
-  const DeviceMemory::RunCharge charge = accelerator.memory().ChargeRun(
+  DeviceMemory::RunCharge charge = accelerator.memory().ChargeRun(
       model, static_cast<int64_t>(kStepsAtOnce * block_bytes) + program->temporary_bytes());
   if (!charge) {
     return base::Status(base::Code::kResourceExhausted,
                         "the accelerator has no memory left for the changed rows");
   }
-  Steps steps(accelerator, source, tensor, block_bytes);
+  auto steps = std::make_shared<Steps>(accelerator, std::move(charge), source, tensor, block_bytes);
   for (int64_t done = 0; done < row_count;) {
     const int64_t size = SizeFor(row_count - done);
     const int64_t count = std::min(size, row_count - done);
-    MILLPOND_RETURN_IF_ERROR(steps.Take(*programs_.at(size), rows.data() + done, count, size));
+    MILLPOND_RETURN_IF_ERROR(steps->Take(*programs_.at(size), rows.data() + done, count, size));
     done += count;
   }
-  MILLPOND_RETURN_IF_ERROR(steps.Await());
-  return steps.TakeTable();
+  return steps;
+}
+
+base::StatusOr<DeviceBuffer> RowScatter::Finish(Steps* steps) {
+  MILLPOND_RETURN_IF_ERROR(steps->Await());
+  return steps->TakeTable();
 }
 
 }  // namespace millpond::pjrt

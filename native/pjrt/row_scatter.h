@@ -44,16 +44,21 @@ class RowScatter {
 
   // Returns the bytes that are sent for `row_count` rows of the table.
   int64_t BytesFor(int64_t row_count, const HostTensor& tensor) const;
-  // Returns a copy of `source` that has the `rows` of `tensor`, 1 or more, ascending. It is
-  // complete. `source` stays as it is. Charges `model` the blocks while they are there. Returns
-  // RESOURCE_EXHAUSTED if there is no memory for them, and the plugin's errors.
-  base::StatusOr<DeviceBuffer> Apply(const Accelerator& accelerator, const std::string& model,
-                                     const DeviceBuffer& source, const std::vector<int64_t>& rows,
-                                     const HostTensor& tensor) const;
-
- private:
+  // A scatter under way. `source` and the elements of the tensor must stay until its end.
   class Steps;
 
+  // Starts to make a copy of `source` that has the `rows` of `tensor`, 1 or more, ascending. The
+  // last steps are still under way afterwards. `source` stays as it is. Charges `model` the blocks
+  // while they are there. Returns RESOURCE_EXHAUSTED if there is no memory for them, and the
+  // plugin's errors.
+  base::StatusOr<std::shared_ptr<Steps>> Start(const Accelerator& accelerator,
+                                               const std::string& model, const DeviceBuffer& source,
+                                               const std::vector<int64_t>& rows,
+                                               const HostTensor& tensor) const;
+  // Waits for the end, and returns the table, which is complete, or the plugin's error.
+  static base::StatusOr<DeviceBuffer> Finish(Steps* steps);
+
+ private:
   // Returns the size of the next step if `row_count` rows are left: the largest that they fill to
   // the half. A step has its own cost, and a row in vain costs little.
   int64_t SizeFor(int64_t row_count) const;

@@ -325,6 +325,17 @@ TEST_F(DeviceTablesTest, WithoutRoomForItsRowsTheTableIsSentWhole) {
   after->ExpectThere();
 }
 
+TEST_F(DeviceTablesTest, ATableWaitsForTheMemoryOfTheLastRows) {
+  Open(2 * (2 * kTableBytes + 4) + 2 * kSmallStepBytes);
+  auto before = Make({{"a", {3}, 5}, {"b", {3}, 5}});
+  auto after = Make({{"a", {4}, 6}, {"b", {4}, 6}});
+  ASSERT_TRUE(before->Upload().ok() && after->Upload().ok());
+  EXPECT_EQ(after->parameters().figures().full_reason, "");
+  EXPECT_EQ(after->uploaded_bytes(), 2 * kSmallStepBytes + 4);
+  before->ExpectThere();
+  after->ExpectThere();
+}
+
 TEST_F(DeviceTablesTest, ADroppedCopyComesBackByItsRows) {
   Open(2 * (kTableBytes + 4) + 2 * kSmallStepBytes);
   auto first = Make({{"a", {3}, 5}});
