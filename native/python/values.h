@@ -535,6 +535,7 @@ struct ValueClass<rpc::ServerOptions> {
   static constexpr auto kFields = std::tuple{
       Field{"addresses", &Options::addresses},
       Field{"thread_count", &Options::thread_count},
+      Field{"has_accelerator", &Options::has_accelerator},
       Field{"max_thread_count", &Options::max_thread_count},
       Field{"thread_group_count", &Options::thread_group_count},
       Field{"node_cores", &Options::node_cores},

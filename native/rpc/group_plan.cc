@@ -59,4 +59,13 @@ std::vector<GroupPlan> PlanGroups(const std::vector<std::vector<int>>& nodes, si
   return groups;
 }
 
+void AddSpareThreads(size_t count_max, std::vector<GroupPlan>* groups) {
+  size_t count = 0;
+  for (const GroupPlan& group : *groups) count += group.all_count();
+  for (GroupPlan& group : *groups) {
+    group.spare_count = std::min(group.thread_count, count_max - std::min(count_max, count));
+    count += group.spare_count;
+  }
+}
+
 }  // namespace millpond::rpc

@@ -44,9 +44,12 @@ std::vector<int> CoresOf(const std::vector<GroupPlan>& groups) {
   return cores;
 }
 
-size_t CountThreads(const std::vector<GroupPlan>& groups) {
+// Returns the number of threads in the steady state, with or without the spare ones.
+size_t CountThreads(const std::vector<GroupPlan>& groups, bool with_spare) {
   size_t count = 0;
-  for (const GroupPlan& group : groups) count += group.thread_count;
+  for (const GroupPlan& group : groups) {
+    count += with_spare ? group.all_count() : group.thread_count;
+  }
   return count;
 }
 
@@ -55,8 +58,8 @@ size_t CountThreads(const std::vector<GroupPlan>& groups) {
 RequestThreads::RequestThreads(EventSource* source, const servable::BatchRegistry& batches,
                                std::vector<GroupPlan> groups, size_t max_count, bool is_bound)
     : source_(source),
-      regular_count_(CountThreads(groups)),
-      max_count_(std::max(max_count, regular_count_)),
+      regular_count_(CountThreads(groups, /*with_spare=*/false)),
+      max_count_(std::max(max_count, CountThreads(groups, /*with_spare=*/true))),
       share_of_model_(std::max<size_t>(
           max_count_ > regular_count_ ? max_count_ - regular_count_ : max_count_ - 1, 1)),
       is_bound_(is_bound),
@@ -71,7 +74,7 @@ RequestThreads::~RequestThreads() {
 void RequestThreads::Start() {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& group : groups_) {
-    for (size_t i = 0; i < group->plan.thread_count; ++i) {
+    for (size_t i = 0; i < group->plan.all_count(); ++i) {
       AddThread(Role::kRegular, group.get(), i);
     }
   }
@@ -115,7 +118,8 @@ bool RequestThreads::PinToCores(bool is_pinned) {
 void RequestThreads::Pin(Thread* thread) {
   const GroupPlan& plan = thread->group->plan;
   const bool is_regular = thread->role == Role::kRegular;
-  const bool has_own = is_pinned_ && is_regular && !thread->gives_way;
+  const bool has_core = is_regular && thread->core < plan.cores.size();
+  const bool has_own = is_pinned_ && has_core && !thread->gives_way;
   if (!has_own && !is_bound_ && !is_regular) return;
   const std::vector<int>& shared = is_bound_ ? plan.node_cores : cores_;
   // If the core has gone offline since, the thread keeps its cores.
@@ -342,7 +346,9 @@ bool RequestThreads::LeaveIfSuperfluous(Thread* self) {
 
 bool RequestThreads::IsNeeded(const Thread& self, int64_t now_ns) const {
   const size_t able_count = CountAble(*self.group, now_ns, &self);
-  if (self.CanRun()) return able_count < self.group->plan.thread_count + SpareCount(*self.group);
+  const GroupPlan& plan = self.group->plan;
+  const size_t spare_count = std::max(plan.spare_count, SpareCount(*self.group));
+  if (self.CanRun()) return able_count < plan.thread_count + spare_count;
   return able_count == 0 ? !HasReader(*self.group) : IsUnread(*self.group, now_ns);
 }
 
@@ -454,7 +460,7 @@ void RequestThreads::LookAtSharing(int64_t now_ns) {
     const bool is_shared = group->queue.is_shared();
     const bool had_surplus = group->has_surplus || was_shared;
     group->has_surplus = had_surplus && !is_shared &&
-                         CountServing(*group, INT64_MAX, now_ns) > group->plan.thread_count;
+                         CountServing(*group, INT64_MAX, now_ns) > group->plan.all_count();
   }
 }
 
@@ -483,12 +489,12 @@ std::vector<size_t> RequestThreads::FreeCores(const ThreadGroup& group) const {
       static_cast<size_t>(std::count_if(threads_.begin(), threads_.end(), is_serving));
   std::vector<size_t> cores;
   // Nearly always, and then it takes no memory.
-  if (serving_count >= group.plan.thread_count) return cores;
+  if (serving_count >= group.plan.all_count()) return cores;
   std::set<size_t> taken;
   for (const auto& thread : threads_) {
     if (thread->role == Role::kRegular && is_serving(thread)) taken.insert(thread->core);
   }
-  for (size_t core = 0; serving_count + cores.size() < group.plan.thread_count; ++core) {
+  for (size_t core = 0; serving_count + cores.size() < group.plan.all_count(); ++core) {
     if (taken.count(core) == 0) cores.push_back(core);
   }
   return cores;

@@ -45,12 +45,14 @@ class EventSource {
 // The threads that serve. Each takes what the network has, and runs requests from start to end.
 //
 // Theory of operation. In the steady state there are as many threads as cores, in groups
-// (ThreadGroups has what follows from that). The threads of a group wait in one epoll set; the
-// kernel wakes the one that was busy last. A thread that reads one request runs it
-// at once: nothing is handed over. A thread that reads several requests runs the first and queues
-// the rest (RunQueue) for the next free thread. It wakes another thread only if the queue holds
-// more work than a wake-up costs. Between two runs a thread looks at the network every kLookNs, so
-// that each request that has arrived is known: admitted, queued or refused.
+// (ThreadGroups has what follows from that). With an accelerator there are spare ones, because a
+// thread sleeps while its run is there: about as long as it computes, if requests are large. The
+// threads of a group wait in one epoll set; the kernel wakes the one that was busy last. A thread
+// that reads one request runs it at once: nothing is handed over. A thread that reads several
+// requests runs the first and queues the rest (RunQueue) for the next free thread. It wakes another
+// thread only if the queue holds more work than a wake-up costs. Between two runs a thread looks at
+// the network every kLookNs, so that each request that has arrived is known: admitted, queued or
+// refused.
 //
 // A run that lasts (a big model, a batch of 30 s) holds up no other request: the connection is free
 // as soon as it was read. But if all threads are in such runs, none of them reads. So a watchdog
@@ -118,8 +120,8 @@ class RequestThreads final {
   // Binds each regular thread to a core of its own if `is_pinned`, and otherwise lets it run on any
   // core again, or on any of its node if the threads are bound. Returns false and changes nothing
   // unless there is exactly one regular thread for each core that the process may use. A thread
-  // that relieves another one is never pinned, because the thread that it relieves keeps its core
-  // busy.
+  // that relieves another one, or is spare, is never pinned, because the thread in whose stead it
+  // serves keeps its core busy.
   bool PinToCores(bool is_pinned);
 
   // The requests that wait for a version. One whose wait is over runs within kStallNs.
@@ -184,7 +186,7 @@ class RequestThreads final {
     std::thread thread;
     Role role = Role::kRegular;
     ThreadGroup* group = nullptr;  // whose requests it runs first
-    size_t core = 0;               // a regular thread's, of those of its group
+    size_t core = 0;  // a regular thread's, of those of its group; beyond them: a spare one's
     std::atomic<pid_t> id{0};
     std::atomic<int64_t> busy_since_ns{0};          // 0: runs no request
     std::atomic<int64_t> modest_ns{INT64_MIN / 2};  // when its last run ended that was not greedy

@@ -107,8 +107,11 @@ size_t ThreadCount(const ServerOptions& options) {
 
 std::vector<GroupPlan> GroupsOf(const ServerOptions& options) {
   const std::vector<std::vector<int>> one_node = {base::AllowedCores()};
-  return PlanGroups(options.node_cores.empty() ? one_node : options.node_cores,
-                    ThreadCount(options), std::max(options.thread_group_count, 0));
+  std::vector<GroupPlan> groups =
+      PlanGroups(options.node_cores.empty() ? one_node : options.node_cores, ThreadCount(options),
+                 std::max(options.thread_group_count, 0));
+  if (options.has_accelerator) AddSpareThreads(MaxThreadCount(options), &groups);
+  return groups;
 }
 
 CallLimits CallLimitsOf(const ServerOptions& options,

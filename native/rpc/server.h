@@ -36,6 +36,9 @@ struct ServerOptions {
   std::vector<std::string> addresses;
   // Threads in the steady state; 0: one a core, and no more than max_thread_count.
   int thread_count = 0;
+  // Threads beside these, which serve while some of these wait for an accelerator: as many again,
+  // up to max_thread_count.
+  bool has_accelerator = false;
   // Threads that run requests at a time; 0: four a core. At least thread_count.
   int max_thread_count = 0;
   // Groups of threads; 0: as many as the cores need (PlanGroups). At most thread_count; if that is

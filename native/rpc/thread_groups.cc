@@ -91,9 +91,12 @@ ThreadGroup* ThreadGroups::FindSpare(const ThreadGroup& group) {
 }
 
 bool ThreadGroups::HasFree(const ThreadGroup& group) const {
-  if (group.free_count > 0) return true;
+  const auto has_free = [](const ThreadGroup& of) {
+    return of.free_count > static_cast<int>(of.plan.spare_count);
+  };
+  if (has_free(group)) return true;
   return size() > 1 && std::any_of(groups_.begin(), groups_.end(),
-                                   [](const auto& other) { return other->free_count > 0; });
+                                   [&](const auto& other) { return has_free(*other); });
 }
 
 // --- All queues together ---

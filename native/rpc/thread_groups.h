@@ -92,7 +92,9 @@ class ThreadGroups {
   ThreadGroup* FindSpare(const ThreadGroup& group);
   // Returns a group with requests that may take a thread: `first` if possible; null: there is none.
   ThreadGroup* FindQueued(ThreadGroup* first);
-  // True if a thread that may run requests waits in any group; asks `group` first.
+  // True if a thread that may run requests waits in any group, and no spare thread would take its
+  // place; asks `group` first. While only spare threads wait, a request had better join a batch:
+  // there is a run for each core, or one that waits for an accelerator.
   bool HasFree(const ThreadGroup& group) const;
 
   // Adds to the queue of `group`. The limits of the batch registry hold for all queues together.

@@ -227,6 +227,9 @@ class GrpcServerOptions:
     thread_count: int = 0
     """The request threads while no run lasts long; 0: one for each core."""
 
+    has_accelerator: bool = False
+    """As many threads again serve while some of these wait for an accelerator, up to `max_thread_count`."""
+
     max_thread_count: int = 0
     """The threads that run requests at a time; 0: four for each core."""
 

@@ -173,6 +173,7 @@ def make_grpc_server(
         # One thread is enough for the few calls of operators. A second thread helps while a prediction blocks
         # the first.
         thread_count=1 if is_admin else config.grpc_request_threads,
+        has_accelerator=bool(config.accelerator) and not is_admin,
         max_thread_count=2 if is_admin else config.grpc_max_threads,
         thread_group_count=1 if is_admin else config.request_thread_groups,
         node_cores=[node.cores for node in nodes],

@@ -192,6 +192,31 @@ TEST_F(RequestThreadsTest, WhatABatchLeavesWakesAFreeThread) {
   EXPECT_EQ(row_counts_, std::vector<int64_t>{1});
 }
 
+// Without a spare thread the first run would never end: the limit allows no thread in its stead.
+TEST_F(RequestThreadsTest, ASpareThreadServesWhileAnotherWaits) {
+  std::atomic<int> under_way_count{0};
+  auto meeting = std::make_unique<testing::RowServable>(servable::ServableId{"meeting", 1},
+                                                        [&](const testing::RowRun&) {
+                                                          ++under_way_count;
+                                                          while (under_way_count < 2)
+                                                            std::this_thread::yield();
+                                                          return base::Status();
+                                                        });
+  const auto entry = std::make_shared<servable::ServableEntry>(std::move(meeting));
+  ASSERT_TRUE(servable::PublishHighest(map_, entry).ok());
+  AddedRequests source;
+  std::vector<GroupPlan> plans = PlanGroups({}, 1);
+  AddSpareThreads(/*count_max=*/2, &plans);
+  RequestThreads threads(&source, map_.batches(), plans, /*max_count=*/1);
+  threads.Start();
+  source.Add(NewRequest(1, 10, "meeting"));
+  source.Add(NewRequest(3, 20, "meeting"));
+  while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
+  threads.Stop();
+  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+  EXPECT_EQ(carrier_->answers().size(), 2);
+}
+
 // --- Runs that last ---
 
 // A further model "greedy" has runs that compute until the test releases them, and "modest" has

@@ -281,5 +281,38 @@ TEST(ThreadGroupsTest, TooManyOfAKeyIsCountedOverAllQueues) {
   EXPECT_EQ(add(1), 1);
 }
 
+// Requests join batches while only spare threads are free.
+TEST(ThreadGroupsTest, ASpareThreadIsNotFree) {
+  const servable::BatchRegistry batches;
+  for (const size_t group_count : {1, 2}) {
+    std::vector<GroupPlan> plans = PlanGroups({}, 2 * group_count, group_count);
+    AddSpareThreads(100, &plans);
+    ThreadGroups groups(plans, batches, 100);
+    for (size_t i = 0; i < group_count; ++i) {
+      EXPECT_FALSE(groups.HasFree(groups[0]));
+      groups[i].free_count = 2;
+      EXPECT_FALSE(groups.HasFree(groups[0])) << "both could be the spare ones";
+      groups[i].free_count = 3;
+      EXPECT_TRUE(groups.HasFree(groups[0]));
+      groups[i].free_count = 0;
+    }
+  }
+}
+
+TEST(GroupPlan, SpareThreadsStayWithinTheLimit) {
+  const auto counts = [](size_t thread_count, size_t group_count, size_t count_max) {
+    std::vector<GroupPlan> plans = PlanGroups({}, thread_count, group_count);
+    AddSpareThreads(count_max, &plans);
+    std::vector<size_t> spare;
+    for (const GroupPlan& plan : plans) spare.push_back(plan.spare_count);
+    return spare;
+  };
+  EXPECT_EQ(counts(4, 1, 16), std::vector<size_t>({4}));
+  EXPECT_EQ(counts(4, 2, 16), std::vector<size_t>({2, 2}));
+  EXPECT_EQ(counts(4, 2, 7), std::vector<size_t>({2, 1}));
+  EXPECT_EQ(counts(4, 2, 4), std::vector<size_t>({0, 0}));
+  EXPECT_EQ(counts(4, 2, 1), std::vector<size_t>({0, 0})) << "a limit below the threads";
+}
+
 }  // namespace
 }  // namespace millpond::rpc
