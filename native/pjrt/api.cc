@@ -29,10 +29,23 @@ base::Status Api::Await(PJRT_Event* event, const std::string& while_doing) const
   MILLPOND_PJRT_ARGS(PJRT_Event_Await, await);
   await.event = event;
   const base::Status status = ToStatus(table_->PJRT_Event_Await(&await), while_doing);
+  Free(event);
+  return status;
+}
+
+base::StatusOr<bool> Api::HasHappened(PJRT_Event* event) const {
+  if (event == nullptr) return true;
+  MILLPOND_PJRT_ARGS(PJRT_Event_IsReady, ready);
+  ready.event = event;
+  MILLPOND_RETURN_IF_ERROR(ToStatus(table_->PJRT_Event_IsReady(&ready), "looking at an event"));
+  return ready.is_ready;
+}
+
+void Api::Free(PJRT_Event* event) const {
+  if (event == nullptr) return;
   MILLPOND_PJRT_ARGS(PJRT_Event_Destroy, destroy);
   destroy.event = event;
-  static_cast<void>(ToStatus(table_->PJRT_Event_Destroy(&destroy), while_doing));
-  return status;
+  static_cast<void>(ToStatus(table_->PJRT_Event_Destroy(&destroy), "freeing an event"));
 }
 
 }  // namespace millpond::pjrt

@@ -34,6 +34,10 @@ class Api {
   base::Status ToStatus(PJRT_Error* error, const std::string& while_doing) const;
   // Waits until `event` has happened, frees it, and returns its error. OK if `event` is null.
   base::Status Await(PJRT_Event* event, const std::string& while_doing) const;
+  // Says whether `event` has happened, without a wait. True if it is null.
+  base::StatusOr<bool> HasHappened(PJRT_Event* event) const;
+  // Frees `event`, which may be null.
+  void Free(PJRT_Event* event) const;
 
  private:
   const PJRT_Api* table_;

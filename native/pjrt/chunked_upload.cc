@@ -6,39 +6,60 @@
 
 namespace millpond::pjrt {
 
-// A tensor without elements has one chunk too, which completes it.
-base::Status ChunkedUpload::Send(size_t index, const HostTensor& tensor) {
-  Part part{index, static_cast<const std::byte*>(tensor.elements), 0, 0, false};
-  do {
-    Chunk chunk{nullptr, 0, pinned_->Take(part.from), nullptr};
-    part.bytes = std::min(kChunkBytes, tensor.bytes - part.offset);
-    if (chunk.pinned.end() != nullptr) {
-      // The plugin copies directly only what lies in one piece.
-      part.bytes = std::min(part.bytes, static_cast<size_t>(chunk.pinned.end() - part.from));
-    }
-    part.is_last = part.offset + part.bytes == tensor.bytes;
-    MILLPOND_RETURN_IF_ERROR(SendPart(part, std::move(chunk)));
-    part.offset += part.bytes;
-    part.from += part.bytes;
-  } while (!part.is_last);
+ChunkedUpload::~ChunkedUpload() {
+  while (!under_way_.empty()) static_cast<void>(AwaitOldest());
+}
+
+base::Status ChunkedUpload::Send(const std::vector<HostTensor>& tensors,
+                                 const std::vector<DeviceBuffer>& buffers) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto* const from = static_cast<const std::byte*>(tensors[i].elements);
+    rests_.push_back({&buffers[i], from, 0, tensors[i].bytes, false});
+    // A tensor without elements has one chunk too, which completes it.
+    waiting_.emplace(tensors[i].bytes, i);
+  }
+  for (;;) {
+    while (!HasRoom()) MILLPOND_RETURN_IF_ERROR(AwaitOldest());
+    const std::optional<size_t> next = Next();
+    if (!next) break;
+    Chunk chunk = Prepare(*next);
+    while (!IsTurnOf(chunk)) MILLPOND_RETURN_IF_ERROR(AwaitOldest());
+    MILLPOND_RETURN_IF_ERROR(Start(std::move(chunk)));
+  }
+  while (!under_way_.empty()) MILLPOND_RETURN_IF_ERROR(AwaitOldest());
   return {};
 }
 
-base::Status ChunkedUpload::SendPart(const Part& part, Chunk chunk) {
-  const bool is_pinned = chunk.pinned.end() != nullptr;
-  MILLPOND_RETURN_IF_ERROR(AwaitRoom(part.bytes, is_pinned ? kUnderWayCount : kStagedCount));
-  const void* from = part.from;
-  if (!is_pinned) {
-    unpinned_bytes_ += static_cast<int64_t>(part.bytes);
-    chunk.staged = TakeStaging();
-    if (chunk.staged != nullptr) from = std::memcpy(chunk.staged->data(), part.from, part.bytes);
+bool ChunkedUpload::HasRoom() const {
+  return under_way_bytes_ + kChunkBytes <= kUnderWayBytes && under_way_.size() < kUnderWayCount;
+}
+
+// Returns the tensor of the next chunk. If all that have bytes left have a chunk under way, it is
+// the one whose chunk ends first: what Prepare copies for it is copied meanwhile.
+std::optional<size_t> ChunkedUpload::Next() const {
+  if (!waiting_.empty()) return waiting_.rbegin()->second;
+  for (const Chunk& chunk : under_way_) {
+    if (!chunk.is_last) return chunk.index;
   }
-  MILLPOND_RETURN_IF_ERROR(
-      transfers_->Start(part.index, from, part.offset, part.bytes, part.is_last, &chunk.copied));
-  chunk.bytes = part.bytes;
-  under_way_bytes_ += chunk.bytes;
-  under_way_.push_back(std::move(chunk));
-  return {};
+  return std::nullopt;
+}
+
+ChunkedUpload::Chunk ChunkedUpload::Prepare(size_t index) {
+  const Rest& rest = rests_[index];
+  Chunk chunk{index, std::min(kChunkBytes, rest.bytes), pinned_->Take(rest.from), nullptr,
+              rest.from};
+  if (chunk.pinned.end() != nullptr) {
+    // The plugin copies directly only what lies in one piece.
+    chunk.bytes = std::min(chunk.bytes, static_cast<size_t>(chunk.pinned.end() - rest.from));
+  } else {
+    unpinned_bytes_ += static_cast<int64_t>(chunk.bytes);
+    chunk.staged = TakeStaging();
+    if (chunk.staged != nullptr) {
+      chunk.from = std::memcpy(chunk.staged->data(), rest.from, chunk.bytes);
+    }
+  }
+  chunk.is_last = chunk.bytes == rest.bytes;
+  return chunk;
 }
 
 // Takes a pinned staging buffer. There is none if the plugin pins nothing, or without memory.
@@ -47,28 +68,35 @@ std::unique_ptr<StagingPool::Lease> ChunkedUpload::TakeStaging() {
   return taken->is_pinned() ? std::move(taken) : nullptr;
 }
 
-base::Status ChunkedUpload::AwaitRoom(size_t bytes, size_t count_max) {
-  while (!under_way_.empty() &&
-         (under_way_bytes_ + bytes > kUnderWayBytes || under_way_.size() >= count_max)) {
-    MILLPOND_RETURN_IF_ERROR(AwaitOldest());
-  }
-  return {};
+bool ChunkedUpload::IsTurnOf(const Chunk& chunk) const {
+  const bool has_place = chunk.pinned.end() != nullptr || under_way_.size() < kStagedCount;
+  return has_place && !rests_[chunk.index].has_chunk_under_way;
 }
 
 base::Status ChunkedUpload::AwaitOldest() {
   const Chunk oldest = std::move(under_way_.front());
   under_way_.pop_front();
   under_way_bytes_ -= oldest.bytes;
-  return api_.Await(oldest.copied, "copying");
+  MILLPOND_RETURN_IF_ERROR(api_.Await(oldest.copied, "copying"));
+  if (oldest.is_last) return {};
+  Rest& rest = rests_[oldest.index];
+  rest.has_chunk_under_way = false;
+  waiting_.emplace(rest.bytes, oldest.index);
+  return rest.buffer->CheckParts();
 }
 
-base::Status ChunkedUpload::Await() {
-  base::Status first;
-  while (!under_way_.empty()) {
-    base::Status copied = AwaitOldest();
-    if (first.ok()) first = std::move(copied);
-  }
-  return first;
+base::Status ChunkedUpload::Start(Chunk chunk) {
+  Rest& rest = rests_[chunk.index];
+  MILLPOND_RETURN_IF_ERROR(transfers_->Start(chunk.index, chunk.from, rest.offset, chunk.bytes,
+                                             chunk.is_last, &chunk.copied));
+  waiting_.erase({rest.bytes, chunk.index});
+  rest.from += chunk.bytes;
+  rest.offset += chunk.bytes;
+  rest.bytes -= chunk.bytes;
+  rest.has_chunk_under_way = true;
+  under_way_bytes_ += chunk.bytes;
+  under_way_.push_back(std::move(chunk));
+  return {};
 }
 
 }  // namespace millpond::pjrt

@@ -4,6 +4,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "native/base/status.h"
 #include "native/pjrt/api.h"
@@ -18,6 +22,14 @@ namespace millpond::pjrt {
 // between. A chunk of pinned memory is copied as it is. Any other chunk is copied to a pinned
 // staging buffer first, which takes five times as long; if the plugin pins nothing, it is copied as
 // it is.
+//
+// Theory of operation. XLA's client aborts the process if it is given a chunk of a tensor of which
+// another chunk has failed (CHECK(definition_events_[buffer_index]) in
+// xla/pjrt/host_to_device_transfer_manager.cc), and the event of the failed chunk reports success.
+// Only the tensor's readiness has the error, and it has it before that event happens. So a tensor
+// has one chunk under way at most, and the next one is started after a look at the readiness. The
+// second place is for a chunk of another tensor. The tensor with the most bytes left comes first:
+// so there are two as long as possible.
 //
 // Thread: one. Borrows all that it is made of, and the tensors until the destructor, which waits
 // for the chunks under way.
@@ -34,42 +46,51 @@ class ChunkedUpload {
   ChunkedUpload(const Api& api, TransferManager* transfers, PinnedMemory* pinned,
                 StagingPool* staging)
       : api_(api), transfers_(transfers), pinned_(pinned), staging_(staging) {}
-  ~ChunkedUpload() { static_cast<void>(Await()); }
+  ~ChunkedUpload();
   ChunkedUpload(const ChunkedUpload&) = delete;
   ChunkedUpload& operator=(const ChunkedUpload&) = delete;
 
-  // Starts to copy all of the tensor of that index. Waits until the last chunks have their turn.
-  base::Status Send(size_t index, const HostTensor& tensor);
-  // Waits for the chunks under way, and returns the first error.
-  base::Status Await();
+  // Copies `tensors` to `buffers`, the ones of the transfer manager, and waits for the end. Returns
+  // the first error, after which nothing is started any more. Called once.
+  base::Status Send(const std::vector<HostTensor>& tensors,
+                    const std::vector<DeviceBuffer>& buffers);
   // The bytes that were copied to a staging buffer first, here or by the plugin.
   int64_t unpinned_bytes() const { return unpinned_bytes_; }
 
  private:
+  // A tensor on its way.
+  struct Rest {
+    const DeviceBuffer* buffer = nullptr;
+    const std::byte* from = nullptr;
+    size_t offset = 0;
+    size_t bytes = 0;  // that no chunk has taken
+    bool has_chunk_under_way = false;
+  };
   struct Chunk {
-    PJRT_Event* copied = nullptr;
+    size_t index = 0;  // of the tensor
     size_t bytes = 0;
     PinnedMemory::Lease pinned;                  // empty if the memory is not pinned
     std::unique_ptr<StagingPool::Lease> staged;  // null if it is copied as it is
-  };
-  // A part of a tensor, which becomes a chunk.
-  struct Part {
-    size_t index = 0;  // of the tensor
-    const std::byte* from = nullptr;
-    size_t offset = 0;
-    size_t bytes = 0;
+    const void* from = nullptr;
     bool is_last = false;
+    PJRT_Event* copied = nullptr;
   };
 
-  base::Status SendPart(const Part& part, Chunk chunk);
+  bool HasRoom() const;
+  std::optional<size_t> Next() const;
+  Chunk Prepare(size_t index);
   std::unique_ptr<StagingPool::Lease> TakeStaging();
-  base::Status AwaitRoom(size_t bytes, size_t count_max);
+  bool IsTurnOf(const Chunk& chunk) const;
   base::Status AwaitOldest();
+  base::Status Start(Chunk chunk);
 
   const Api api_;
   TransferManager* const transfers_;
   PinnedMemory* const pinned_;
   StagingPool* const staging_;
+  std::vector<Rest> rests_;
+  // The bytes and the index of each tensor that has a chunk to send and none under way.
+  std::set<std::pair<size_t, size_t>> waiting_;
   std::deque<Chunk> under_way_;
   size_t under_way_bytes_ = 0;
   int64_t unpinned_bytes_ = 0;

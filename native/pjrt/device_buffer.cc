@@ -16,6 +16,19 @@ base::Status DeviceBuffer::AwaitReady() const {
   return api_.Await(ready.event, "writing a buffer");
 }
 
+base::Status DeviceBuffer::CheckParts() const {
+  MILLPOND_PJRT_ARGS(PJRT_Buffer_ReadyEvent, ready);
+  ready.buffer = buffer_;
+  MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_Buffer_ReadyEvent(&ready), "looking at a buffer");
+  const base::StatusOr<bool> is_ready = api_.HasHappened(ready.event);
+  if (!is_ready.ok() || !is_ready.value()) {
+    api_.Free(ready.event);
+    return is_ready.status();
+  }
+  MILLPOND_RETURN_IF_ERROR(api_.Await(ready.event, "copying to the accelerator"));
+  return {base::Code::kUnimplemented, "a buffer is complete before its last part"};
+}
+
 base::Status DeviceBuffer::StartCopy(void* to, size_t bytes, PJRT_Event** copied) const {
   MILLPOND_PJRT_ARGS(PJRT_Buffer_ToHostBuffer, copy);
   copy.src = buffer_;

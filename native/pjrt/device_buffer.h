@@ -40,6 +40,10 @@ class DeviceBuffer {
 
   // Waits until the accelerator has written the buffer, and returns the error of what wrote it.
   base::Status AwaitReady() const;
+  // Returns the error of a part that was copied to the buffer, before its last part is started: OK
+  // if all parts up to now are there or under way. Returns UNIMPLEMENTED if the plugin calls the
+  // buffer complete all the same.
+  base::Status CheckParts() const;
   // Starts to copy all elements, `bytes` of them, to `to`, in row-major order. `*copied` is the
   // event after which they are there; it belongs to the caller.
   base::Status StartCopy(void* to, size_t bytes, PJRT_Event** copied) const;

@@ -180,10 +180,7 @@ base::Status ParameterUpload::SendChunks() {
   std::vector<DeviceBuffer> made = transfers.value()->TakeBuffers();
   ChunkedUpload upload(accelerator_.api(), transfers.value().get(), accelerator_.pinned().get(),
                        &accelerator_.upload_staging());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    MILLPOND_RETURN_IF_ERROR(upload.Send(i, tensors[i]));
-  }
-  MILLPOND_RETURN_IF_ERROR(upload.Await());
+  MILLPOND_RETURN_IF_ERROR(upload.Send(tensors, made));
   unpinned_bytes_ += upload.unpinned_bytes();
   for (size_t i = 0; i < tensors.size(); ++i) {
     sent_bytes_ += static_cast<int64_t>(tensors[i].bytes);

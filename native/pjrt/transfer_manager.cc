@@ -12,7 +12,8 @@ bool HasTransfers(const Api& api) {
          MILLPOND_PJRT_HAS(api, PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer) &&
          MILLPOND_PJRT_HAS(api, PJRT_AsyncHostToDeviceTransferManager_BufferSize) &&
          MILLPOND_PJRT_HAS(api, PJRT_AsyncHostToDeviceTransferManager_TransferData) &&
-         MILLPOND_PJRT_HAS(api, PJRT_Device_DefaultMemory);
+         MILLPOND_PJRT_HAS(api, PJRT_Device_DefaultMemory) &&
+         MILLPOND_PJRT_HAS(api, PJRT_Event_IsReady);
 }
 
 base::Status Unimplemented(const std::string& message) {

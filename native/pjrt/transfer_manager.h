@@ -30,7 +30,9 @@ class TransferManager {
   std::vector<DeviceBuffer> TakeBuffers() { return std::move(buffers_); }
   // Starts to copy `bytes` from `from` to the tensor of that index, at `offset`. After the last
   // part that is started for a tensor, `is_last`, and all others, it is complete. `*copied` is the
-  // event after which `from` is not read any more; it belongs to the caller.
+  // event after which `from` is not read any more; it belongs to the caller. If the copy fails,
+  // XLA's event reports success, and DeviceBuffer::CheckParts returns the error from then on.
+  // Danger: after that XLA aborts the process if it is given another part of the tensor.
   base::Status Start(size_t index, const void* from, size_t offset, size_t bytes, bool is_last,
                      PJRT_Event** copied);
 

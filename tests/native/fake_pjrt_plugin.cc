@@ -3,6 +3,8 @@
 #include "tests/native/fake_pjrt_plugin.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -58,11 +60,20 @@ struct PJRT_Device {
 struct PJRT_Memory {
   int device;
 };
+// A tensor that is written in parts. Guarded by the mutex.
+struct Parts {
+  size_t missing_bytes = 0;  // that no part has brought yet
+  bool has_last = false;
+  bool has_failed = false;
+  int64_t under_way = 0;  // whose events were not freed
+};
 struct PJRT_Event {
   int64_t happens_ns;
   bool is_transfer_in = false;
-  LateDevice::StepPtr step = nullptr;  // after which it happens, if the device is late
-  std::function<bool()> copy = {};     // made when it is awaited; false: it fails
+  LateDevice::StepPtr step = nullptr;        // after which it happens, if the device is late
+  std::function<void()> copy = {};           // made when it is awaited
+  std::shared_ptr<Parts> part_of = {};       // if it is the event of a part, which reports success
+  std::shared_ptr<Parts> readiness_of = {};  // if it is the readiness of a tensor of parts
 };
 struct PJRT_Buffer {
   int device;
@@ -70,8 +81,8 @@ struct PJRT_Buffer {
   int64_t ready_ns = 0;
   LateDevice::StepPtr written = nullptr;  // the step that writes it, if the device is late
   bool is_freed = false;
-  bool is_donated = false;   // its memory is that of another buffer
-  size_t missing_bytes = 0;  // that no part has brought yet
+  bool is_donated = false;  // its memory is that of another buffer
+  std::shared_ptr<Parts> parts = nullptr;  // if it is written in parts
 };
 struct PJRT_AsyncHostToDeviceTransferManager {
   std::vector<PJRT_Buffer*> buffers;
@@ -493,7 +504,7 @@ PJRT_Error* CreateBuffers(PJRT_Client_CreateBuffersForAsyncHostToDevice_Args* ar
       for (PJRT_Buffer* const made : buffers) Free(made);
       return error;
     }
-    buffer->missing_bytes = count * sizeof(float);
+    buffer->parts = std::make_shared<Parts>(Parts{count * sizeof(float)});
     buffers.push_back(buffer);
   }
   const std::lock_guard<std::mutex> lock(mutex);
@@ -534,60 +545,101 @@ bool IsPinned(const void* data, size_t bytes) {
 char* PlaceIn(const DeviceMemory& memory, int64_t offset) {
   return reinterpret_cast<char*>(const_cast<float*>(memory.elements.data())) + offset;
 }
-void StartLatePart(const PJRT_AsyncHostToDeviceTransferManager_TransferData_Args& args,
-                   PJRT_Buffer* buffer, PJRT_Event** event) {
+// Begins a part, unless its tensor has all parts.
+PJRT_Error* BeginPart(Parts* parts, bool is_last) {
+  const std::unique_lock<std::mutex> lock(mutex);
+  if (parts->has_failed) {
+    std::fputs("fake plugin: Check failed: definition_events_[buffer_index]\n", stderr);
+    std::abort();
+  }
+  if (parts->has_last) {
+    controls.live_errors += 1;
+    return new PJRT_Error{PJRT_Error_Code_INVALID_ARGUMENT, "the fake tensor has its last part"};
+  }
+  parts->has_last = is_last;
+  return nullptr;
+}
+// Makes the event of a part.
+PJRT_Event* CountPart(PJRT_Event event, const std::shared_ptr<Parts>& parts) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  parts->under_way += 1;
+  controls.parts_of_one_max = std::max(controls.parts_of_one_max, parts->under_way);
+  controls.live_events += 1;
+  controls.part_count += 1;
+  controls.parts_alone_count += controls.transfers_under_way == 0 ? 1 : 0;
+  controls.transfers_under_way += 1;
+  controls.transfers_under_way_max =
+      std::max(controls.transfers_under_way_max, controls.transfers_under_way);
+  event.is_transfer_in = true;
+  event.part_of = parts;
+  return new PJRT_Event(std::move(event));
+}
+void EndPart(Parts* parts, size_t bytes, bool fails) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  parts->missing_bytes -= bytes;
+  parts->has_failed = parts->has_failed || fails;
+}
+PJRT_Event* StartLatePart(const PJRT_AsyncHostToDeviceTransferManager_TransferData_Args& args,
+                          PJRT_Buffer* buffer) {
   const auto* const from = static_cast<const char*>(args.data);
   const auto bytes = static_cast<size_t>(args.transfer_size);
   const auto work = [from, bytes, offset = args.offset, memory = buffer->memory,
-                     fault = LateFault()] {
+                     parts = buffer->parts, fault = LateFault()] {
     if (fault.empty() && bytes > 0) std::memcpy(PlaceIn(*memory, offset), from, bytes);
+    EndPart(parts.get(), bytes, !fault.empty());
     return fault;
   };
   std::vector<LateDevice::StepPtr> after;
   if (buffer->written != nullptr) after.push_back(buffer->written);
   buffer->written =
       StartLateCopy(LateDevice::Lane::kIn, std::move(after), work, {from, bytes, false});
-  buffer->missing_bytes -= bytes;
-  *event = MakeEvent(buffer->written);
+  return CountPart({0, true, buffer->written}, buffer->parts);
+}
+PJRT_Event* StartPart(const PJRT_AsyncHostToDeviceTransferManager_TransferData_Args& args,
+                      PJRT_Buffer* buffer) {
+  const auto bytes = static_cast<size_t>(args.transfer_size);
+  buffer->ready_ns =
+      EndOf(millpond::base::MonotonicNs(), controls.transfer_in_ns, &controls.link_in_free_ns);
+  // As after an error that stays on the device, the failure is known at once.
+  if (controls.failing_copy-- == 0) EndPart(buffer->parts.get(), 0, /*fails=*/true);
+  auto copy = [memory = buffer->memory, parts = buffer->parts, data = args.data, bytes,
+               offset = args.offset, was_pinned = IsPinned(args.data, bytes)] {
+    if (bytes > 0) std::memcpy(PlaceIn(*memory, offset), data, bytes);
+    EndPart(parts.get(), bytes, /*fails=*/false);
+    if (was_pinned && !IsPinned(data, bytes)) controls.unpinned_in_copies += 1;
+  };
+  return CountPart({buffer->ready_ns, true, nullptr, std::move(copy)}, buffer->parts);
 }
 PJRT_Error* TransferData(PJRT_AsyncHostToDeviceTransferManager_TransferData_Args* args) {
   PJRT_Buffer* const buffer = args->transfer_manager->buffers[args->buffer_index];
   const auto bytes = static_cast<size_t>(args->transfer_size);
+  if (PJRT_Error* const error = BeginPart(buffer->parts.get(), args->is_last_transfer)) {
+    return error;
+  }
   if (controls.fails_transfers || buffer->device == controls.failing_device || FailsNow() ||
       controls.failing_part-- == 0) {
     return MakeError(PJRT_Error_Code_INTERNAL, "the fake link is gone");
   }
   CountIfPinned(args->data, bytes, &controls.copies_from_pinned);
-  if (late != nullptr) {
-    StartLatePart(*args, buffer, &args->done_with_h2d_transfer);
-    return nullptr;
-  }
-  buffer->ready_ns =
-      EndOf(millpond::base::MonotonicNs(), controls.transfer_in_ns, &controls.link_in_free_ns);
-  auto copy = [buffer, data = args->data, bytes, offset = args->offset,
-               fails = controls.failing_copy-- == 0, was_pinned = IsPinned(args->data, bytes)] {
-    if (bytes > 0) std::memcpy(PlaceIn(*buffer->memory, offset), data, bytes);
-    buffer->missing_bytes -= bytes;
-    if (was_pinned && !IsPinned(data, bytes)) controls.unpinned_in_copies += 1;
-    return !fails;
-  };
-  const std::lock_guard<std::mutex> lock(mutex);
-  controls.part_count += 1;
   controls.part_bytes_max = std::max(controls.part_bytes_max, args->transfer_size);
-  controls.live_events += 1;
-  controls.transfers_under_way += 1;
-  controls.transfers_under_way_max =
-      std::max(controls.transfers_under_way_max, controls.transfers_under_way);
-  args->done_with_h2d_transfer = new PJRT_Event{buffer->ready_ns, true, nullptr, std::move(copy)};
+  args->done_with_h2d_transfer =
+      late != nullptr ? StartLatePart(*args, buffer) : StartPart(*args, buffer);
   return nullptr;
 }
 
 PJRT_Error* BufferReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
-  if (args->buffer->missing_bytes > 0) {
-    return MakeError(PJRT_Error_Code_INTERNAL, "the fake buffer is not complete");
+  const PJRT_Buffer& buffer = *args->buffer;
+  std::unique_lock<std::mutex> lock(mutex);
+  const Parts* const parts = buffer.parts.get();
+  if (parts != nullptr &&
+      (parts->has_failed || !parts->has_last || (late == nullptr && parts->missing_bytes > 0))) {
+    controls.live_events += 1;
+    args->event = new PJRT_Event{0};
+    args->event->readiness_of = buffer.parts;
+    return nullptr;
   }
-  args->event =
-      late == nullptr ? MakeEvent(args->buffer->ready_ns) : MakeEvent(args->buffer->written);
+  lock.unlock();
+  args->event = late == nullptr ? MakeEvent(buffer.ready_ns) : MakeEvent(buffer.written);
   return nullptr;
 }
 PJRT_Error* BufferIsDeleted(PJRT_Buffer_IsDeleted_Args* args) {
@@ -767,20 +819,38 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   return nullptr;
 }
 
+bool HasFailed(const Parts& parts) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return parts.has_failed;
+}
+PJRT_Error* EventIsReady(PJRT_Event_IsReady_Args* args) {
+  const PJRT_Event& event = *args->event;
+  args->is_ready = millpond::base::MonotonicNs() >= event.happens_ns;
+  if (event.step != nullptr) args->is_ready = late->IsDone(event.step);
+  if (event.readiness_of != nullptr) args->is_ready = HasFailed(*event.readiness_of);
+  return nullptr;
+}
 PJRT_Error* EventAwait(PJRT_Event_Await_Args* args) {
-  if (args->event->step != nullptr) {
-    const std::string error = late->Await(args->event->step);
-    return error.empty() ? nullptr : MakeError(PJRT_Error_Code_INTERNAL, error.c_str());
+  PJRT_Event& event = *args->event;
+  if (event.readiness_of != nullptr) {
+    return MakeError(PJRT_Error_Code_INTERNAL, HasFailed(*event.readiness_of)
+                                                   ? "the fake copy has failed"
+                                                   : "the fake buffer is not complete");
   }
-  millpond::base::SleepNs(
-      std::max<int64_t>(0, args->event->happens_ns - millpond::base::MonotonicNs()));
-  if (args->event->copy == nullptr || std::exchange(args->event->copy, nullptr)()) return nullptr;
-  return MakeError(PJRT_Error_Code_INTERNAL, "the fake copy has failed");
+  if (event.step != nullptr) {
+    const std::string error = late->Await(event.step);
+    const bool is_silent = error.empty() || event.part_of != nullptr;
+    return is_silent ? nullptr : MakeError(PJRT_Error_Code_INTERNAL, error.c_str());
+  }
+  millpond::base::SleepNs(std::max<int64_t>(0, event.happens_ns - millpond::base::MonotonicNs()));
+  if (event.copy != nullptr) std::exchange(event.copy, nullptr)();
+  return nullptr;
 }
 PJRT_Error* EventDestroy(PJRT_Event_Destroy_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_events -= 1;
   controls.transfers_under_way -= args->event->is_transfer_in ? 1 : 0;
+  if (args->event->part_of != nullptr) args->event->part_of->under_way -= 1;
   delete args->event;
   return nullptr;
 }
@@ -797,6 +867,7 @@ PJRT_Api MakeTable() {
   table.PJRT_Plugin_Initialize = PluginInitialize;
   table.PJRT_Plugin_Attributes = PluginAttributes;
   table.PJRT_Event_Await = EventAwait;
+  table.PJRT_Event_IsReady = EventIsReady;
   table.PJRT_Event_Destroy = EventDestroy;
   table.PJRT_TopologyDescription_Create = TopologyCreate;
   table.PJRT_TopologyDescription_Destroy = TopologyDestroy;

@@ -25,9 +25,11 @@ struct FakePjrtControls {
   bool transfers_parts = true;   // of a plugin that is opened now
   bool is_column_major = false;  // lays tensors out in another way than the process
   int64_t failing_part = -1;     // the part of a tensor whose copy fails, counted from now
-  int64_t failing_copy = -1;     // the same, but the copy fails after it has begun
-  int64_t temporary_bytes = 0;   // that a program says a run takes
-  int64_t code_bytes = 0;        // that a program says it takes itself
+  // The same, but the copy fails after it has begun. As XLA's client does, its event reports
+  // success, the tensor has the error, and a later part of the tensor ends the process.
+  int64_t failing_copy = -1;
+  int64_t temporary_bytes = 0;  // that a program says a run takes
+  int64_t code_bytes = 0;       // that a program says it takes itself
   // The time after which an event has happened: of a copy to the device, of a run, of a copy back.
   int64_t transfer_in_ns = 0;
   int64_t run_ns = 0;
@@ -64,6 +66,8 @@ struct FakePjrtControls {
   int64_t live_managers = 0;       // of transfers
   int64_t part_count = 0;
   int64_t part_bytes_max = 0;
+  int64_t parts_of_one_max = 0;    // of one tensor, whose events were not waited for
+  int64_t parts_alone_count = 0;   // that began while no other transfer was under way
   int64_t copies_from_pinned = 0;  // to the device
   int64_t copies_to_pinned = 0;
   int64_t compile_count = 0;

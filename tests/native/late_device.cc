@@ -43,6 +43,11 @@ std::string LateDevice::Await(const StepPtr& step) {
   return step->error_;
 }
 
+bool LateDevice::IsDone(const StepPtr& step) const {
+  const std::lock_guard lock(mutex_);
+  return step->is_done_;
+}
+
 bool LateDevice::IsInConflict(HostMemory host) const {
   const std::lock_guard lock(mutex_);
   const auto conflicts = [&host](const StepPtr& step) {

@@ -49,6 +49,7 @@ class LateDevice {
   StepPtr Add(Lane lane, std::vector<StepPtr> after, Work work, HostMemory host);
   // Waits for the end of a step, and returns its error.
   std::string Await(const StepPtr& step);
+  bool IsDone(const StepPtr& step) const;
   // True if a step that is not done is in conflict with this use of `host`: both have a byte, and
   // one of them writes.
   bool IsInConflict(HostMemory host) const;

@@ -151,8 +151,9 @@ TEST_F(UploadTest, FewChunksAreUnderWay) {
   controls_->transfer_in_ns = 1'000'000;
   Open();
   const auto slab = MakeSlab(32 * kMiB, 32 * kMiB);
-  UploadAll({TensorAt(slab->start(), 32 * kMiB)});
+  UploadAll({TensorAt(slab->start(), 8 * kMiB), TensorAt(slab->start() + 8 * kMiB, 24 * kMiB)});
   EXPECT_EQ(controls_->transfers_under_way_max, 2);
+  EXPECT_EQ(controls_->parts_of_one_max, 1) << "XLA aborts if one of two fails";
   std::vector<HostTensor> tensors;
   for (int i = 0; i < 100; ++i) tensors.push_back(TensorAt(slab->start() + i * 64, 64));
   UploadAll(tensors);
@@ -213,6 +214,20 @@ TEST_F(UploadTest, AFailureAtAnyChunkLeavesNothing) {
       ExpectThere(tensors, parameters.get());
     }
   }
+}
+
+// The tensor with the most bytes left has one of the two places until the end. So the link rests
+// only if one tensor is larger than all others together.
+TEST_F(UploadTest, TwoTensorsShareTheLinkToTheEnd) {
+  controls_->transfer_in_ns = 1'000'000;
+  Open();
+  const auto slab = MakeSlab(32 * kMiB, 32 * kMiB);
+  const std::vector<HostTensor> tensors = {TensorAt(slab->start(), 4 * kMiB),
+                                           TensorAt(slab->start() + 4 * kMiB, 8 * kMiB),
+                                           TensorAt(slab->start() + 12 * kMiB, 20 * kMiB)};
+  UploadAll(tensors);
+  EXPECT_EQ(controls_->part_count, 8);
+  EXPECT_EQ(controls_->parts_alone_count, 2) << "the first chunk, and the fifth of the largest one";
 }
 
 TEST_F(UploadTest, ADeviceWithoutRoomLeavesNothing) {
