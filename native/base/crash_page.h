@@ -92,6 +92,9 @@ inline std::atomic<uint32_t>& ThisCrashSlot() {
   return mine != nullptr ? *mine : *LeaseCrashSlot(&mine);
 }
 
+// Returns the mark of the calling thread; 0 if it has none.
+inline uint32_t ThisCrashMark() { return ThisCrashSlot().load(std::memory_order_relaxed); }
+
 // Marks in the scope that the calling thread runs or loads the version of a row. Scopes may nest.
 // Cost: two relaxed stores; a branch without a page.
 class CrashScope {
@@ -100,6 +103,8 @@ class CrashScope {
   static CrashScope Loading(const CrashRow& row) {
     return CrashScope(row.mark() == 0 ? 0 : row.mark() | kCrashLoadingBit);
   }
+  // Works for a thread with that mark (ThisCrashMark), which waits until the scope ends.
+  static CrashScope For(uint32_t mark) { return CrashScope(mark); }
   ~CrashScope() {
     if (slot_ == nullptr) return;
     std::atomic_signal_fence(std::memory_order_seq_cst);

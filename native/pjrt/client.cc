@@ -92,11 +92,11 @@ base::Status Client::Pin(char* data, size_t bytes) const {
   return api_.ToStatus(api_->PJRT_Client_DmaMap(&pin), "pinning memory");
 }
 
-void Client::Unpin(char* data) const {
+base::Status Client::Unpin(char* data) const {
   MILLPOND_PJRT_ARGS(PJRT_Client_DmaUnmap, unpin);
   unpin.client = client_;
   unpin.data = data;
-  static_cast<void>(api_.ToStatus(api_->PJRT_Client_DmaUnmap(&unpin), "unpinning memory"));
+  return api_.ToStatus(api_->PJRT_Client_DmaUnmap(&unpin), "unpinning memory");
 }
 
 base::StatusOr<int64_t> Client::IdOf(PJRT_Device* device) const {

@@ -45,7 +45,9 @@ class Client {
   // Makes `bytes` of this process's memory at `data` ones that accelerators copy directly. Returns
   // UNIMPLEMENTED if the plugin cannot. The memory stays until Unpin.
   base::Status Pin(char* data, size_t bytes) const;
-  void Unpin(char* data) const;
+  // Ends what Pin began at `data`. After an error, as of a device that is gone, the memory may be
+  // pinned until the process ends.
+  base::Status Unpin(char* data) const;
   // Returns the number by which a program names the device that it runs on.
   base::StatusOr<int64_t> IdOf(PJRT_Device* device) const;
 

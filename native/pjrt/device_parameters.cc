@@ -16,12 +16,14 @@ int64_t BytesOf(const std::vector<HostTensor>& tensors) {
 }  // namespace
 
 DeviceParameters::DeviceParameters(std::shared_ptr<const Accelerator> accelerator,
-                                   std::string model, std::vector<HostTensor> tensors, bool is_low)
+                                   std::string model, std::vector<HostTensor> tensors, bool is_low,
+                                   int64_t version)
     : accelerator_(std::move(accelerator)),
       model_(std::move(model)),
       tensors_(std::move(tensors)),
       is_low_(is_low),
-      bytes_(BytesOf(tensors_)) {}
+      bytes_(BytesOf(tensors_)),
+      crash_row_(model_, version) {}
 
 DeviceParameters::~DeviceParameters() {
   accelerator_->uploads().Forget(this);
@@ -45,11 +47,12 @@ base::Status DeviceParameters::Upload(int64_t run_bytes, RowScatters scatters) {
   run_bytes_ = run_bytes;
   scatters_ = std::move(scatters);
   FirstUpload upload(this);
-  accelerator_->uploads().Perform(&upload);
-  return upload.TakeResult();
+  if (accelerator_->uploads().Perform(&upload)) return upload.TakeResult();
+  return {base::Code::kCancelled, "the accelerator is closed"};
 }
 
 void DeviceParameters::Run() {
+  const auto running = base::CrashScope::Running(crash_row_);
   {
     // A Pin during a long upload has asked again.
     const std::lock_guard lock(mutex_);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "native/base/crash_page.h"
 #include "native/base/status.h"
 #include "native/pjrt/accelerator.h"
 #include "native/pjrt/device_memory.h"
@@ -43,9 +44,10 @@ class DeviceParameters final : private DeviceMemory::Owner, private DriverThread
   static constexpr int64_t kRetryNs = 1'000'000'000;
 
   // `tensors` are the parameters of a version of `model`, whose elements must stay as they are for
-  // as long as this lives. `is_low`: the model's runs have low priority.
+  // as long as this lives. `is_low`: the model's runs have low priority. A crash in an upload that
+  // a run has asked for is one of `version`.
   DeviceParameters(std::shared_ptr<const Accelerator> accelerator, std::string model,
-                   std::vector<HostTensor> tensors, bool is_low = false);
+                   std::vector<HostTensor> tensors, bool is_low = false, int64_t version = 0);
   ~DeviceParameters();
   DeviceParameters(const DeviceParameters&) = delete;
   DeviceParameters& operator=(const DeviceParameters&) = delete;
@@ -86,6 +88,7 @@ class DeviceParameters final : private DeviceMemory::Owner, private DriverThread
   const std::vector<HostTensor> tensors_;
   const bool is_low_;
   const int64_t bytes_;
+  const base::CrashRow crash_row_;
   // Both set by the first Upload, before requests.
   int64_t run_bytes_ = 0;
   RowScatters scatters_;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "native/base/crash_page.h"
+
 namespace millpond::pjrt {
 
 DriverThread::DriverThread(const std::string& name) : thread_([this] { Run(); }) {
@@ -12,33 +14,50 @@ DriverThread::DriverThread(const std::string& name) : thread_([this] { Run(); })
 
 DriverThread::~DriverThread() {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     is_stopping_ = true;
     waiting_.clear();
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return performing_count_ == 0; });
   }
-  changed_.notify_all();
   thread_.join();
+}
+
+bool DriverThread::IsWaiting(const Task* task) const {
+  return std::any_of(waiting_.begin(), waiting_.end(),
+                     [&](const Entry& entry) { return entry.task == task; });
 }
 
 void DriverThread::Request(Task* task) {
   const std::lock_guard lock(mutex_);
-  if (std::find(waiting_.begin(), waiting_.end(), task) != waiting_.end()) return;
-  waiting_.push_back(task);
+  if (IsWaiting(task)) return;
+  waiting_.push_back({task});
   changed_.notify_all();
 }
 
-void DriverThread::Perform(Task* task) {
-  Request(task);
+bool DriverThread::Perform(Task* task) {
+  bool has_ended = false;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
-    return current_ != task && std::find(waiting_.begin(), waiting_.end(), task) == waiting_.end();
-  });
+  if (is_stopping_) return false;
+  waiting_.push_back({task, base::ThisCrashMark(), &has_ended});
+  ++performing_count_;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return has_ended || (is_stopping_ && current_ != task); });
+  --performing_count_;
+  changed_.notify_all();
+  return has_ended;
 }
 
 void DriverThread::Forget(Task* task) {
   std::unique_lock lock(mutex_);
-  waiting_.erase(std::remove(waiting_.begin(), waiting_.end(), task), waiting_.end());
+  const auto is_task = [&](const Entry& entry) { return entry.task == task; };
+  waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), is_task), waiting_.end());
   changed_.wait(lock, [&] { return current_ != task; });
+}
+
+size_t DriverThread::waiting_count() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_.size();
 }
 
 void DriverThread::Run() {
@@ -46,12 +65,17 @@ void DriverThread::Run() {
   for (;;) {
     changed_.wait(lock, [&] { return is_stopping_ || !waiting_.empty(); });
     if (is_stopping_) return;
-    current_ = waiting_.front();
+    const Entry entry = waiting_.front();
     waiting_.pop_front();
+    current_ = entry.task;
     lock.unlock();
-    current_->Run();
+    {
+      const auto caller = base::CrashScope::For(entry.crash_mark);
+      entry.task->Run();
+    }
     lock.lock();
     current_ = nullptr;
+    if (entry.has_ended != nullptr) *entry.has_ended = true;
     changed_.notify_all();
   }
 }

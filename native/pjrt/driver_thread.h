@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -27,26 +28,37 @@ class DriverThread {
 
   // `name` has 15 letters at most.
   explicit DriverThread(const std::string& name);
-  // Drops what waits, and waits for the task under way.
+  // Drops what waits, and waits for the task under way and for callers of Perform.
   ~DriverThread();
   DriverThread(const DriverThread&) = delete;
   DriverThread& operator=(const DriverThread&) = delete;
 
   // Runs `task` soon, once for all requests until it begins. Returns at once.
   void Request(Task* task);
-  // Runs `task`, and waits until it has ended.
-  void Perform(Task* task);
+  // Runs `task`, and waits until it has ended. Returns false if it was not run, because the thread
+  // ends. A crash of the task is one of the caller's version (CrashScope).
+  [[nodiscard]] bool Perform(Task* task);
   // `task` is not run any more. Waits if it runs now.
   void Forget(Task* task);
+  // The tasks that wait now.
+  size_t waiting_count() const;
 
  private:
-  void Run();
+  struct Entry {
+    Task* task = nullptr;
+    uint32_t crash_mark = 0;
+    bool* has_ended = nullptr;  // of a caller of Perform; null for a Request
+  };
 
-  std::mutex mutex_;
+  void Run();
+  bool IsWaiting(const Task* task) const;
+
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   // All guarded by `mutex_`.
-  std::deque<Task*> waiting_;
+  std::deque<Entry> waiting_;
   Task* current_ = nullptr;
+  int performing_count_ = 0;
   bool is_stopping_ = false;
   std::thread thread_;
 };

@@ -15,16 +15,15 @@ class PinnedMemory::Call final : public DriverThread::Task {
 
   // Makes the call, and rests.
   bool Make(DriverThread* thread) {
-    thread->Perform(this);
+    const bool was_made = thread->Perform(this);
     base::SleepNs(took_ns_);
-    return is_done_;
+    return was_made && is_done_;
   }
 
  private:
   void Run() override {
     const int64_t began_ns = base::MonotonicNs();
-    is_done_ = bytes_ == 0 || client_.Pin(start_, bytes_).ok();
-    if (bytes_ == 0) client_.Unpin(start_);
+    is_done_ = (bytes_ == 0 ? client_.Unpin(start_) : client_.Pin(start_, bytes_)).ok();
     took_ns_ = base::MonotonicNs() - began_ns;
   }
 
@@ -36,6 +35,7 @@ class PinnedMemory::Call final : public DriverThread::Task {
 };
 
 bool PinnedMemory::Pin(std::byte* start, size_t bytes) {
+  if (has_failed_.load()) return false;
   if (!budget_.Take(static_cast<int64_t>(bytes))) return false;
   if (!Call(*client_, start, bytes).Make(&thread_)) {
     budget_.Return(static_cast<int64_t>(bytes));
@@ -53,8 +53,11 @@ void PinnedMemory::Unpin(std::byte* start, size_t bytes) {
     const auto piece = pieces_.extract(start);
     returned_.wait(lock, [&] { return piece.mapped().lease_count == 0; });
   }
-  Call(*client_, start, 0).Make(&thread_);
-  budget_.Return(static_cast<int64_t>(bytes));
+  if (Call(*client_, start, 0).Make(&thread_)) {
+    budget_.Return(static_cast<int64_t>(bytes));
+  } else {
+    has_failed_.store(true);
+  }
 }
 
 PinnedMemory::Lease PinnedMemory::Take(const std::byte* place) {

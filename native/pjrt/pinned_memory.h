@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +34,9 @@ class PinnedMemory final : public memory::PagePinner {
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
   bool Pin(std::byte* start, size_t bytes) override;
-  // Waits for the end of the leases of the piece.
+  // Waits for the end of the leases of the piece. If the driver refuses, as after the loss of a
+  // device, the piece counts to the end, because its pages may be held, and nothing is pinned any
+  // more.
   void Unpin(std::byte* start, size_t bytes) override;
 
   // Returns a lease of the piece that has `place`, or an empty one if it is not pinned.
@@ -53,6 +56,7 @@ class PinnedMemory final : public memory::PagePinner {
 
   const std::shared_ptr<const Client> client_;
   base::ByteBudget budget_;
+  std::atomic<bool> has_failed_{false};  // a call to unpin
   DriverThread thread_{"pin-memory"};
   std::mutex mutex_;
   std::condition_variable returned_;

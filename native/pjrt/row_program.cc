@@ -62,10 +62,11 @@ class RowProgram::OneRun {
         staged_(program.staging->Take()),
         copies_(accelerator_.api()) {
     char* block = staged_.data();
-    if (block == nullptr) {
-      own_.reset(new char[OutputsBegin(program.inputs) + program.outputs.bytes]);
+    if (block == nullptr && rows_of.take_memory_) {
+      own_ = rows_of.take_memory_(OutputsBegin(program.inputs) + program.outputs.bytes);
       block = own_.get();
     }
+    if (block == nullptr) return;
     inputs_ = block;
     landed_ = block + OutputsBegin(program.inputs);
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -79,6 +80,9 @@ class RowProgram::OneRun {
   }
   OneRun(const OneRun&) = delete;
   OneRun& operator=(const OneRun&) = delete;
+
+  // False if this process has no memory left for the run, which must not begin then.
+  bool has_memory() const { return inputs_ != nullptr; }
 
   // Starts all steps in its `turn`, and waits for the end of the last one.
   base::Status Run(const std::vector<char*>& outputs, DeviceTurns::Turn* turn) {
@@ -173,7 +177,7 @@ class RowProgram::OneRun {
   int64_t took_ns_ = 0;
   // Both declared before the copies, which may read and write them to their end.
   const StagingPool::Lease staged_;
-  std::unique_ptr<char[]> own_;  // if no staging buffer is free
+  std::shared_ptr<char> own_;  // if no staging buffer is free
   const char* inputs_ = nullptr;
   char* landed_ = nullptr;  // the outputs
   Copies copies_;
@@ -285,6 +289,9 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
   std::optional<DeviceMemory::RunCharge> charge;
   OneRun run(*this, program, use.executable(), copy, rows, size, inputs,
              DeviceSchedule::IsLong(cost_ns));
+  if (!run.has_memory()) {
+    return {base::Code::kResourceExhausted, "no memory is left for the inputs of a run"};
+  }
   const int64_t came_ns = base::MonotonicNs();
   auto taken =
       accelerator.turns().Take(parameters_->model(), parameters_->is_low(), cost_ns, deadline_ns);

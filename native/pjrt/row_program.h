@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -28,17 +29,23 @@ namespace millpond::pjrt {
 // Thread: any number at once, once all sizes are added.
 class RowProgram {
  public:
+  // Takes memory of this process that is counted for the run on the calling thread. Null if the run
+  // may have no more.
+  using TakeMemory = std::function<std::shared_ptr<char>(size_t bytes)>;
+
   // The bytes of a row of each input and of each output. `parameters` are the executables'
   // arguments after the inputs. If it `needs_exact_rows`, a row may depend on others, so each Run
-  // is of the rows of a program, and is never cut.
+  // is of the rows of a program, and is never cut. A run for which no staging buffer is free takes
+  // its blocks by `take_memory`; without it, it has no memory.
   RowProgram(std::shared_ptr<DeviceParameters> parameters, std::vector<size_t> parameter_indices,
              std::vector<size_t> input_bytes, std::vector<size_t> output_bytes,
-             bool needs_exact_rows = false)
+             bool needs_exact_rows = false, TakeMemory take_memory = nullptr)
       : parameters_(std::move(parameters)),
         parameter_indices_(std::move(parameter_indices)),
         input_bytes_(std::move(input_bytes)),
         output_bytes_(std::move(output_bytes)),
-        needs_exact_rows_(needs_exact_rows) {}
+        needs_exact_rows_(needs_exact_rows),
+        take_memory_(std::move(take_memory)) {}
 
   // Adds the executable for runs of `rows` rows. It takes the inputs in one block, and returns the
   // outputs in another (PackedTensors). Returns INTERNAL if it has several outputs.
@@ -63,10 +70,10 @@ class RowProgram {
   // Computes `rows` rows, 1 or more, with `copy` of parameters(). `inputs` and `outputs` are the
   // elements of the first row of each; all rows of a tensor follow it. Waits for the model's turn.
   // Returns DEADLINE_EXCEEDED if that cannot come early enough, ABORTED if other runs came first
-  // for too long, RESOURCE_EXHAUSTED if the run would take more memory than its model may have now,
-  // and the accelerator's error; `outputs` are undefined then. Returns NOT_FOUND if this thread
-  // tries a program that was not offered, or that the rows do not fill although they must. Adds the
-  // time of the wait to `*wait_ns` unless it is null.
+  // for too long, RESOURCE_EXHAUSTED if the run would take more memory than its model may have now
+  // or than this process has left for it, and the accelerator's error; `outputs` are undefined
+  // then. Returns NOT_FOUND if this thread tries a program that was not offered, or that the rows
+  // do not fill although they must. Adds the time of the wait to `*wait_ns` unless it is null.
   base::Status Run(const ParameterCopy& copy, int64_t rows, const std::vector<const char*>& inputs,
                    const std::vector<char*>& outputs,
                    int64_t deadline_ns = DeviceTurns::kNoDeadline,
@@ -110,6 +117,7 @@ class RowProgram {
   const std::vector<size_t> input_bytes_;
   const std::vector<size_t> output_bytes_;
   const bool needs_exact_rows_;
+  const TakeMemory take_memory_;
   std::map<int64_t, Program> programs_;
   mutable RunCounts counts_;
 };

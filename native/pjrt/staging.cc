@@ -35,8 +35,13 @@ StagingBlock::StagingBlock(std::shared_ptr<const Client> client, base::ByteBudge
       data_(data),
       is_pinned_(client_->Pin(data_, bytes).ok()) {}
 
+// Memory that the driver does not unpin, as after the loss of a device, is neither freed nor
+// returned to the budget: the allocator must not hand out what a device may write.
 StagingBlock::~StagingBlock() {
-  if (is_pinned_) client_->Unpin(data_);
+  if (is_pinned_ && !client_->Unpin(data_).ok()) {
+    share_.Abandon();
+    return;
+  }
   ::operator delete (data_, std::align_val_t{kPageBytes});
 }
 

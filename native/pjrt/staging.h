@@ -35,7 +35,7 @@ class StagingBlock {
                size_t bytes);
 
   const std::shared_ptr<const Client> client_;
-  const base::ByteBudget::Share share_;  // returned when the memory is free
+  base::ByteBudget::Share share_;  // returned when the memory is free
   char* const data_;
   const bool is_pinned_;
 };
@@ -47,7 +47,7 @@ class StagingBlock {
 // Thread: any number at once. Cost of a lease: a mutex, twice.
 class StagingPool {
  public:
-  // Runs of one size at once beyond this many, which is rare, use memory of their own.
+  // Runs of one size at once beyond this many, which is rare, use other memory.
   static constexpr size_t kBuffersMax = 32;
   // The buffers that are made at once: so many, or as many as have this size, but one at least.
   static constexpr size_t kBuffersAtOnce = 8;

@@ -84,6 +84,19 @@ pjrt::RowScatters CompileScatters(const pjrt::ExecutableCache& cache,
   return scatters;
 }
 
+// The memory of this process for runs, within the limits of the run on the calling thread.
+tsl::Allocator* RunMemory() {
+  static auto* const allocator = new RunAllocator(tensorflow::cpu_allocator());
+  return allocator;
+}
+
+std::shared_ptr<char> TakeRunMemory(size_t bytes) {
+  tsl::Allocator* const allocator = RunMemory();
+  void* const block = allocator->AllocateRaw(tensorflow::Allocator::kAllocatorAlignment, bytes);
+  if (block == nullptr) return nullptr;
+  return {static_cast<char*>(block), [=](char* taken) { allocator->DeallocateRaw(taken); }};
+}
+
 using Parameters = std::vector<std::shared_ptr<pjrt::DeviceParameters>>;
 
 // Compiles the programs of a signature for each accelerator, and adds the nodes of the host part to
@@ -96,9 +109,9 @@ StatusOr<std::vector<std::unique_ptr<pjrt::RowProgram>>> CompilePrograms(
   std::set<int64_t> untuned_rows;
   std::vector<std::unique_ptr<pjrt::RowProgram>> programs;
   for (const auto& replica : parameters) {
-    programs.push_back(std::make_unique<pjrt::RowProgram>(replica, parameter_indices,
-                                                          draft.input_bytes, draft.output_bytes,
-                                                          draft.split.needs_exact_rows));
+    programs.push_back(std::make_unique<pjrt::RowProgram>(
+        replica, parameter_indices, draft.input_bytes, draft.output_bytes,
+        draft.split.needs_exact_rows, TakeRunMemory));
     MILLPOND_RETURN_IF_ERROR(Compile(draft.hlo_by_rows, cache, *replica->accelerator(),
                                      programs.back().get(), &untuned_rows));
   }
@@ -137,8 +150,8 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
   std::vector<pjrt::HostTensor> tensors;
   for (const Tensor& value : values) tensors.push_back(AsHostTensor(value, tables));
   for (const auto& accelerator : use.accelerators) {
-    made->parameters_.push_back(
-        std::make_shared<pjrt::DeviceParameters>(accelerator, use.model, tensors, use.is_low));
+    made->parameters_.push_back(std::make_shared<pjrt::DeviceParameters>(
+        accelerator, use.model, tensors, use.is_low, use.version));
   }
   const pjrt::ExecutableCache cache(use.cache_directory);
   for (SignatureDraft& draft : drafted.drafts) {
@@ -491,7 +504,6 @@ Status AcceleratedRunner::RunThere(const Choice& choice, int64_t rows,
                                    const tensor::OutputSet& outputs,
                                    const tensor::TensorList& inputs, tensor::TensorList* result,
                                    int64_t* wait_ns) const {
-  static auto* const allocator = new RunAllocator(tensorflow::cpu_allocator());
   std::vector<const char*> from;
   for (const Tensor& input : inputs.storage().tensors) {
     from.push_back(static_cast<const char*>(input.data()));
@@ -501,7 +513,7 @@ Status AcceleratedRunner::RunThere(const Choice& choice, int64_t rows,
   for (const tensor::TensorSpec& output : signature_.outputs) {
     tensorflow::TensorShape shape({rows});
     for (size_t dim = 1; dim < output.dims.size(); ++dim) shape.AddDim(output.dims[dim]);
-    computed.emplace_back(allocator, static_cast<tensorflow::DataType>(output.dtype), shape);
+    computed.emplace_back(RunMemory(), static_cast<tensorflow::DataType>(output.dtype), shape);
     if (!computed.back().IsInitialized()) {
       return {base::Code::kResourceExhausted, "no memory is left for output '" + output.name + "'"};
     }

@@ -41,7 +41,8 @@ struct AcceleratorUse {
   std::string cache_directory;  // of compiled programs; "" for none
   bool only_if_worth = true;    // leaves signatures on the CPU that are faster there
   TablePlace tables = TablePlace::kAuto;
-  std::string model;             // that the memory is charged to
+  std::string model;  // that the memory is charged to
+  int64_t version = 0;
   int64_t memory_bytes_max = 0;  // that all versions of the model may have on each; 0: all
   bool is_needed = false;        // the parameters must be there at the end of the load
   bool is_low = false;           // the model's runs have low priority

@@ -50,6 +50,7 @@ Status VersionLoad::RunStep(Status (SavedModel::*step)()) {
 base::StatusOr<std::vector<AcceleratedSignature>> VersionLoad::UseAccelerator(AcceleratorUse use) {
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
   use.model = id_.name;
+  use.version = id_.version;
   const auto loading = base::CrashScope::Loading(crash_row_);
   use.pin_parameters = [this](int64_t bytes) {
     loaded_->PinParameters(static_cast<size_t>(bytes));

@@ -77,6 +77,17 @@ TEST(ByteBudgetShare, MovesWithItsBytes) {
   EXPECT_EQ(budget.in_use_bytes(), 0);
 }
 
+TEST(ByteBudgetShare, AbandonedBytesStayTaken) {
+  ByteBudget budget(100);
+  {
+    ByteBudget::Share share(&budget);
+    ASSERT_TRUE(share.Resize(60));
+    share.Abandon();
+    EXPECT_EQ(share.bytes(), 0);
+  }
+  EXPECT_EQ(budget.in_use_bytes(), 60);
+}
+
 TEST(ByteBudgetShare, WithoutABudgetCountsNothing) {
   ByteBudget::Share share;
   EXPECT_TRUE(share.Resize(INT64_MAX));

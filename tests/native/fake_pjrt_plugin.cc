@@ -81,7 +81,7 @@ struct PJRT_Buffer {
   int64_t ready_ns = 0;
   LateDevice::StepPtr written = nullptr;  // the step that writes it, if the device is late
   bool is_freed = false;
-  bool is_donated = false;  // its memory is that of another buffer
+  bool is_donated = false;                 // its memory is that of another buffer
   std::shared_ptr<Parts> parts = nullptr;  // if it is written in parts
 };
 struct PJRT_AsyncHostToDeviceTransferManager {
@@ -390,6 +390,7 @@ PJRT_Error* ExecutableSerialize(PJRT_Executable_Serialize_Args* args) {
 }
 
 PJRT_Error* ClientDmaMap(PJRT_Client_DmaMap_Args* args) {
+  if (controls.crashes_in_pins) std::abort();
   if (!controls.pins) return MakeError(PJRT_Error_Code_UNIMPLEMENTED, "no pins");
   const std::lock_guard<std::mutex> lock(mutex);
   const auto* const start = static_cast<const char*>(args->data);
@@ -404,6 +405,12 @@ PJRT_Error* ClientDmaMap(PJRT_Client_DmaMap_Args* args) {
   return nullptr;
 }
 PJRT_Error* ClientDmaUnmap(PJRT_Client_DmaUnmap_Args* args) {
+  // Memory that the driver holds is no leak, so it is found here until the process ends.
+  static auto* const held = new std::vector<const void*>;
+  if (!controls.unpins) {
+    held->push_back(args->data);
+    return MakeError(PJRT_Error_Code_INTERNAL, "the fake driver is gone");
+  }
   const auto* const begin = static_cast<const char*>(args->data);
   size_t bytes = 0;
   {
@@ -613,6 +620,7 @@ PJRT_Event* StartPart(const PJRT_AsyncHostToDeviceTransferManager_TransferData_A
 PJRT_Error* TransferData(PJRT_AsyncHostToDeviceTransferManager_TransferData_Args* args) {
   PJRT_Buffer* const buffer = args->transfer_manager->buffers[args->buffer_index];
   const auto bytes = static_cast<size_t>(args->transfer_size);
+  if (controls.crashing_part-- == 0) std::abort();
   if (PJRT_Error* const error = BeginPart(buffer->parts.get(), args->is_last_transfer)) {
     return error;
   }

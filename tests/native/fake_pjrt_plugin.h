@@ -22,6 +22,9 @@ struct FakePjrtControls {
   bool has_topologies = true;  // compiles for devices that are not there
   bool counts_memory = true;
   bool pins = true;
+  bool unpins = true;            // false: as a device that is gone
+  bool crashes_in_pins = false;  // ends the process
+  int64_t crashing_part = -1;    // the part of a tensor that ends the process, counted from now
   bool transfers_parts = true;   // of a plugin that is opened now
   bool is_column_major = false;  // lays tensors out in another way than the process
   int64_t failing_part = -1;     // the part of a tensor whose copy fails, counted from now

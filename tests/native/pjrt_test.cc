@@ -23,6 +23,7 @@
 #include "native/pjrt/device_memory.h"
 #include "native/pjrt/device_parameters.h"
 #include "native/pjrt/device_turns.h"
+#include "native/pjrt/driver_thread.h"
 #include "native/pjrt/executable_cache.h"
 #include "native/pjrt/packed_tensors.h"
 #include "native/pjrt/piece_choice.h"
@@ -46,6 +47,19 @@ base::Status RunThere(const RowProgram& program, int64_t rows,
                       const std::vector<const char*>& inputs, const std::vector<char*>& outputs) {
   return program.Run(*program.parameters().Pin(), rows, inputs, outputs);
 }
+
+// Memory of this process for runs, within a limit of its own.
+class HeapMemory {
+ public:
+  std::shared_ptr<char> Take(size_t bytes) {
+    if (!is_there) return nullptr;
+    ++taken_count;
+    return std::shared_ptr<char>(new char[bytes], std::default_delete<char[]>());
+  }
+
+  bool is_there = true;
+  int64_t taken_count = 0;
+};
 
 class PjrtTest : public ::testing::Test {
  protected:
@@ -81,13 +95,16 @@ class PjrtTest : public ::testing::Test {
 
   std::unique_ptr<RowProgram> MakeProgram(const std::shared_ptr<Accelerator>& accelerator,
                                           const std::vector<int64_t>& sizes, size_t inputs,
-                                          bool needs_exact_rows = false) const {
+                                          bool needs_exact_rows = false,
+                                          HeapMemory* memory = nullptr) const {
     auto parameters = std::make_shared<DeviceParameters>(
         accelerator, "model", std::vector{HostTensor{PJRT_Buffer_Type_F32, {1}, &kFactor, 4}});
     EXPECT_TRUE(parameters->Upload(/*run_bytes=*/0).ok());
     auto program = std::make_unique<RowProgram>(
         std::move(parameters), std::vector<size_t>{0}, std::vector<size_t>(inputs, sizeof(float)),
-        std::vector<size_t>{sizeof(float)}, needs_exact_rows);
+        std::vector<size_t>{sizeof(float)}, needs_exact_rows,
+        memory == nullptr ? RowProgram::TakeMemory()
+                          : [=](size_t bytes) { return memory->Take(bytes); });
     for (const int64_t rows : sizes) {
       auto executable = accelerator->Compile(Code(rows, inputs));
       EXPECT_TRUE(executable.ok()) << executable.status().message();
@@ -312,10 +329,12 @@ TEST_F(PjrtTest, StagingBuffersAreFewAndWithinTheBudget) {
   for (int i = 0; i < 3; ++i) leases.push_back(pool->Take());
   EXPECT_NE(leases[1].data(), nullptr);
   EXPECT_EQ(leases[2].data(), nullptr) << "the budget is used up";
-  const auto program = MakeProgram(accelerator, {8}, 1);
+  HeapMemory memory;
+  const auto program = MakeProgram(accelerator, {8}, 1, /*needs_exact_rows=*/false, &memory);
   for (const int64_t rows : {5, 8}) {
     EXPECT_EQ(RunOnes(*program, rows), std::vector<float>(rows, kFactor)) << "in other memory";
   }
+  EXPECT_EQ(memory.taken_count, 2);
   EXPECT_EQ(controls_->copies_from_pinned, 0);
   leases.clear();
   EXPECT_NE(pool->Take().data(), nullptr);
@@ -327,6 +346,59 @@ TEST_F(PjrtTest, StagingBuffersAreFewAndWithinTheBudget) {
   EXPECT_EQ(small->Take().data(), nullptr);
   EXPECT_EQ(controls_->pin_count, 2 + StagingPool::kBuffersMax / StagingPool::kBuffersAtOnce);
   leases.clear();
+}
+
+// The CPU takes such a run. It is refused before its turn, and other runs do not wait for it.
+TEST_F(PjrtTest, ARunWithoutMemoryForItsInputsIsRefused) {
+  const auto accelerator = MakeAccelerator();
+  auto all = accelerator->MakeStaging(Accelerator::kStagingBytesMax / 2);
+  const std::array<StagingPool::Lease, 2> leases = {all->Take(), all->Take()};
+  HeapMemory memory;
+  memory.is_there = false;
+  for (HeapMemory* const source : {&memory, static_cast<HeapMemory*>(nullptr)}) {
+    const auto program = MakeProgram(accelerator, {8}, 1, /*needs_exact_rows=*/false, source);
+    std::array<float, 8> block{};
+    EXPECT_EQ(RunThere(*program, 8, {reinterpret_cast<const char*>(block.data())},
+                       {reinterpret_cast<char*>(block.data())})
+                  .code(),
+              Code::kResourceExhausted);
+  }
+  EXPECT_EQ(controls_->run_count, 0);
+  EXPECT_EQ(accelerator->turns().busy_ns(), 0);
+}
+
+// A task that holds its thread until it is told.
+class HoldingTask final : public DriverThread::Task {
+ public:
+  void Run() override {
+    has_begun = true;
+    while (!may_end) std::this_thread::yield();
+  }
+
+  std::atomic<bool> has_begun{false};
+  std::atomic<bool> may_end{false};
+};
+
+// A load must not take an upload for done that the end of the accelerator has dropped.
+TEST(DriverThread, AnEndTellsItsCallersWhatWasNotRun) {
+  auto driver = std::make_unique<DriverThread>("driver");
+  DriverThread* const borrowed = driver.get();
+  HoldingTask first;
+  HoldingTask second;
+  bool was_first_run = false;
+  bool was_second_run = true;
+  std::thread first_caller([&] { was_first_run = borrowed->Perform(&first); });
+  while (!first.has_begun) std::this_thread::yield();
+  std::thread second_caller([&] { was_second_run = borrowed->Perform(&second); });
+  while (borrowed->waiting_count() == 0) std::this_thread::yield();
+  std::thread end([&] { driver.reset(); });
+  second_caller.join();
+  EXPECT_FALSE(was_second_run);
+  EXPECT_FALSE(second.has_begun);
+  first.may_end = true;
+  first_caller.join();
+  EXPECT_TRUE(was_first_run);
+  end.join();
 }
 
 TEST(PackedTensors, TensorsNeverOverlap) {

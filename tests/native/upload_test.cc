@@ -1,9 +1,11 @@
 // Parameters get to an accelerator in chunks, from pinned memory and from any other.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,6 +24,7 @@
 #include "native/pjrt/chunked_upload.h"
 #include "native/pjrt/device_parameters.h"
 #include "native/pjrt/plugin.h"
+#include "tests/native/crashed_process.h"
 #include "tests/native/fake_pjrt_plugin.h"
 #include "tests/native/units.h"
 
@@ -297,6 +300,84 @@ TEST_F(UploadTest, APieceStaysPinnedWhileItIsCopied) {
   lease.reset();
   unpinning.join();
   EXPECT_EQ(controls_->live_pins, 0);
+}
+
+// A driver may hold memory that it does not unpin: the server counts it, and pins no more.
+TEST_F(UploadTest, MemoryThatIsNotUnpinnedStaysCounted) {
+  alignas(4096) static std::byte memory[2][4096];  // nothing else will have its place
+  Open();
+  const std::shared_ptr<PinnedMemory> pinned = accelerator_->pinned();
+  ASSERT_TRUE(pinned->Pin(memory[0], sizeof(memory[0])));
+  controls_->unpins = false;
+  pinned->Unpin(memory[0], sizeof(memory[0]));
+  EXPECT_EQ(pinned->Take(memory[0]).end(), nullptr);
+  EXPECT_EQ(accelerator_->State().pinned_bytes, sizeof(memory[0]));
+  EXPECT_FALSE(pinned->Pin(memory[1], sizeof(memory[1])));
+  EXPECT_EQ(controls_->pin_count, 1);
+  controls_->live_pins -= 1;
+}
+
+TEST_F(UploadTest, AStagingBlockThatIsNotUnpinnedIsKept) {
+  Open();
+  auto pool = accelerator_->MakeStaging(4096);
+  const char* const data = pool->Take().data();
+  const int64_t bytes = accelerator_->staging_bytes();
+  ASSERT_GT(bytes, 0);
+  controls_->unpins = false;
+  pool.reset();
+  EXPECT_EQ(accelerator_->staging_bytes(), bytes);
+  EXPECT_EQ(data[0], data[0]) << "a sanitizer sees if it was freed";
+  controls_->unpins = true;
+  controls_->live_pins -= 1;
+}
+
+class Crash : public UploadTest {
+ protected:
+  // Returns the version that is to blame for a crash in `use` of an accelerator by the load of
+  // version 8 of "ctr".
+  std::string BlamedFor(const std::function<void()>& use) {
+    const int signal = process_.SignalOf([&] {
+      const base::CrashRow other("other", 1);
+      const base::CrashRow row("ctr", 8);
+      const auto loading = base::CrashScope::Loading(row);
+      Open();
+      use();
+    });
+    EXPECT_EQ(signal, SIGABRT);
+    return process_.Crashed();
+  }
+
+  base::CrashedProcess process_;
+};
+
+// The plugin is called on threads that serve all versions.
+TEST_F(Crash, InAnUploadBlamesTheVersionThatIsUploaded) {
+  std::vector<std::byte> memory(64);
+  const auto upload = [&] {
+    controls_->crashing_part = 0;
+    static_cast<void>(Make({TensorAt(memory.data(), 64)})->Upload(0));
+  };
+  EXPECT_EQ(BlamedFor(upload), "ctr/8+");
+}
+
+TEST_F(Crash, InAnUploadForARunBlamesItsVersion) {
+  std::vector<std::byte> memory(64);
+  const auto upload = [&] {
+    controls_->crashing_part = 0;
+    const std::vector<HostTensor> tensors = {TensorAt(memory.data(), 64)};
+    DeviceParameters parameters(accelerator_, "ctr", tensors, /*is_low=*/false, /*version=*/7);
+    parameters.Pin();  // asks for the copy, which is not there
+    pause();
+  };
+  EXPECT_EQ(BlamedFor(upload), "ctr/7");
+}
+
+TEST_F(Crash, InAPinBlamesTheVersionWhoseMemoryIsPinned) {
+  EXPECT_EQ(BlamedFor([&] {
+              controls_->crashes_in_pins = true;
+              MakeSlab(4 * kMiB, 4 * kMiB);
+            }),
+            "ctr/8+");
 }
 
 // Versions over the slabs of a pool whose memory is pinned: a device has the bytes of a version
