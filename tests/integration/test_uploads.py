@@ -1,0 +1,181 @@
+"""Uploads to an accelerator that do not end well: of a plugin over that for CPUs, which is told how to fail."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.core.servable import AVAILABLE, END
+from tests.integration.accelerators import plugin_path
+from tests.integration.clients import array, caller_to, predict_request, wait_until
+from tests.integration.conftest import StartServer
+from tests.integration.exports import drop, let_settle
+from tests.integration.logs import logged
+from tests.integration.model_host import HostedModel, ModelHost
+from tests.integration.processes import child_processes
+
+_SOURCE = Path(__file__).with_name("failing_uploads_plugin.cc")
+# 9 MiB: three transfers.
+COLUMNS, WIDTH = 2_304, 1_024
+PARAMETER_BYTES = 4 * COLUMNS * WIDTH
+X = np.ones((2, WIDTH), np.float32)
+# No more than two versions' parameters, and the memory of a run. A version that is not loaded must leave none.
+QUOTA_BYTES = 5 * PARAMETER_BYTES // 2
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import tensorflow as tf
+
+    library = tmp_path_factory.mktemp("plugin") / "failing_uploads.so"
+    include = f"-I{tf.sysconfig.get_include()}"
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", include, str(_SOURCE)]
+    subprocess.run([*command, "-o", str(library), "-ldl", "-lpthread"], check=True)
+    return library
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+    """Versions of one graph: each answers with the sum of a row of x, times 2304 and its number."""
+    import tensorflow as tf
+
+    made = []
+    for number in (1, 2, 3):
+        module = tf.Module()
+        module.weights = tf.Variable(tf.fill([WIDTH, COLUMNS], float(number)))
+
+        def serve(x: tf.Tensor, module: tf.Module = module) -> Mapping[str, tf.Tensor]:
+            return {"y": tf.reduce_sum(tf.matmul(x, module.weights), axis=1)}
+
+        spec = tf.TensorSpec([None, WIDTH], tf.float32, "x")
+        directory = tmp_path_factory.mktemp("summed") / "1"
+        tf.saved_model.save(
+            module, str(directory), signatures=tf.function(serve, input_signature=[spec])
+        )
+        made.append(let_settle(directory))
+    return made
+
+
+class FailingServer:
+    """A server with version 1 of a model on the accelerator, and the directory that controls its plugin."""
+
+    def __init__(
+        self, start: StartServer, directory: Path, plugin: Path, export: Path, **flags: object
+    ) -> None:
+        self._control = directory / "control"
+        self._control.mkdir()
+        environment = {"FAILING_OVER": str(plugin_path()), "FAILING_DIRECTORY": str(self._control)}
+        self.host = ModelHost(
+            start,
+            directory,
+            accelerator=f"pjrt:{plugin}",
+            accelerator_rows="2",
+            environment=environment,
+            admin_on_data_port=True,
+            **flags,
+        )
+        settings = {"platform": "pjrt", "accelerator_memory_bytes": QUOTA_BYTES}
+        self.model = self.host.model(settings=settings).serve(export)
+        self.begun_count = self.transfer_count()
+        assert self.begun_count == 2, "each later chunk of version 1"
+
+    def transfer_count(self) -> int:
+        """The transfers so far that the control files are for."""
+        path = self._control / "transfers"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def tell(self, what: str) -> None:
+        (self._control / what).touch()
+
+    def end_of(self, what: str) -> None:
+        (self._control / what).unlink()
+
+    def wait_for_upload(self) -> None:
+        """Waits until another upload is under way."""
+        wait_until(lambda: self.transfer_count() > self.begun_count, "an upload")
+
+
+StartFailing = Callable[..., FailingServer]
+
+
+@pytest.fixture
+def start(
+    start_server: StartServer, tmp_path: Path, plugin: Path, exports: Sequence[Path]
+) -> StartFailing:
+    return lambda **flags: FailingServer(start_server, tmp_path, plugin, exports[0], **flags)
+
+
+def assert_answers(model: HostedModel, version: int, number: int) -> None:
+    with caller_to(model.server.target) as caller:
+        response = caller.predict(predict_request(model.name, {"x": X}))
+        assert response.model_spec.version.value == version
+        assert array(response.outputs["y"]).tolist() == [WIDTH * COLUMNS * number] * 2
+
+
+def assert_nothing_was_left(server: FailingServer, exports: Sequence[Path], version: int) -> None:
+    """Fails unless a version that needs all the room beside version 1 has it on the accelerator."""
+    server.model.serve(exports[2], version)
+    server.model.wait_for_log("signature_on_accelerator", version=version)
+    assert_answers(server.model, version, 3)
+    server.model.wait_for_states({1: END, version: AVAILABLE})
+
+
+def test_version_removed_in_its_upload(start: StartFailing, exports: Sequence[Path]) -> None:
+    server = start()
+    model = server.model
+    server.tell("hold")
+    drop(exports[1], model.base_path, 2)
+    server.wait_for_upload()
+    shutil.rmtree(model.base_path / "2")
+    assert_answers(model, 1, 1)
+    server.end_of("hold")
+    model.wait_for_states({1: AVAILABLE, 2: END})
+    assert_answers(model, 1, 1)
+    assert_nothing_was_left(server, exports, 3)
+
+
+def test_device_lost_in_an_upload(start: StartFailing, exports: Sequence[Path]) -> None:
+    server = start()
+    model = server.model
+    server.tell("fail")
+    drop(exports[1], model.base_path, 2)
+    model.wait_for_states({1: AVAILABLE, 2: END})
+    assert_answers(model, 1, 1)
+    shutil.rmtree(model.base_path / "2")
+    server.end_of("fail")
+    assert_nothing_was_left(server, exports, 3)
+
+
+def test_crash_in_an_upload_blocks_its_version(
+    start: StartFailing, exports: Sequence[Path]
+) -> None:
+    server = start(supervise=True)
+    model = server.model
+    server.tell("crash")
+    drop(exports[1], model.base_path, 2)
+    event = model.wait_for_log("version_crashed")
+    assert event["version"] == 2
+    assert "while it loaded this version" in event["reason"]
+    model.wait_until_available(1)
+    assert_answers(model, 1, 1)
+
+
+def test_server_killed_in_an_upload(start: StartFailing, exports: Sequence[Path]) -> None:
+    server = start(supervise=True)
+    model = server.model
+    server.tell("hold")
+    drop(exports[1], model.base_path, 2)
+    server.wait_for_upload()
+    os.kill(child_processes(model.server.process_id)[0], signal.SIGKILL)
+    wait_until(
+        lambda: bool(logged(model.server, "server_restarts")), "the server to be started again"
+    )
+    server.end_of("hold")
+    model.wait_until_available(2)
+    assert_answers(model, 2, 2)
+    assert model.logged("version_crashed") == []
