@@ -38,7 +38,11 @@ base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const
   base::Status sent = Send();
   if (sent.ok()) AddTables(wish.model);
   // The next version is as large, and lives beside this one.
-  if (sent.ok() && is_first) accelerator_.Reserve(sent_bytes_);
+  if (sent.ok() && is_first) {
+    // Charged meanwhile, so that a run of that moment does not find less than it was promised.
+    const auto charged = accelerator_.memory().ChargeRun(wish.model, sent_bytes_);
+    if (charged) accelerator_.Reserve(sent_bytes_);
+  }
   plans_.clear();
   std::vector<ParameterCopy::Buffer> buffers = std::exchange(buffers_, {});
   if (sent.ok()) {
