@@ -666,6 +666,8 @@ def test_server_that_is_ready_ends_autotuning(tmp_path: Path, plane: FakePlane) 
     drop(tmp_path / "m", 7)
     assert ready.wait(30)
     assert (at_start, accelerator.autotunes) == (True, False)
+    assert plane.grpc.options is not None
+    assert plane.grpc.options.has_accelerator
     assert server.stop()
 
 
