@@ -48,7 +48,7 @@ _LONGEST = tuple(
         *("loadtest", "loadtest_gpu", "documents", "object_storage", "accelerator", "page"),
         *("loadtest_fresh", "delta", "life_of_server", "soak", "interop", "row_analysis"),
         *("config_reload", "tracing", "dashboards", "request_counts", "arenas", "supervisor"),
-        "out_of_descriptors",
+        *("request_log", "out_of_descriptors", "batching", "autotuning"),
     )
 )
 
