@@ -1,5 +1,6 @@
 #include "native/pjrt/device_parameters.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "native/base/clock.h"
@@ -77,6 +78,8 @@ base::Status DeviceParameters::UploadNow() {
   upload_count_.fetch_add(1, std::memory_order_relaxed);
   upload_ns_.fetch_add(now_ns - began_ns, std::memory_order_relaxed);
   uploaded_bytes_.fetch_add(upload.sent_bytes(), std::memory_order_relaxed);
+  kept_bytes_.fetch_add(std::max<int64_t>(bytes_ - upload.sent_bytes(), 0),
+                        std::memory_order_relaxed);
   unpinned_bytes_.fetch_add(upload.unpinned_bytes(), std::memory_order_relaxed);
   if (!upload.full_reason().empty()) full_count_.fetch_add(1, std::memory_order_relaxed);
   last_use_ns_.store(now_ns, std::memory_order_relaxed);
@@ -143,7 +146,7 @@ UploadFigures DeviceParameters::figures() const {
   figures.uploaded_bytes = uploaded_bytes_.load(std::memory_order_relaxed);
   figures.unpinned_bytes = unpinned_bytes_.load(std::memory_order_relaxed);
   figures.drop_count = drop_count_.load(std::memory_order_relaxed);
-  figures.kept_bytes = figures.upload_count * bytes_ - figures.uploaded_bytes;
+  figures.kept_bytes = kept_bytes_.load(std::memory_order_relaxed);
   figures.full_count = full_count_.load(std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   figures.full_reason = full_reason_;

@@ -97,6 +97,7 @@ class DeviceParameters final : private DeviceMemory::Owner, private DriverThread
   std::atomic<int64_t> upload_count_{0};
   std::atomic<int64_t> upload_ns_{0};
   std::atomic<int64_t> uploaded_bytes_{0};
+  std::atomic<int64_t> kept_bytes_{0};
   std::atomic<int64_t> unpinned_bytes_{0};
   std::atomic<int64_t> full_count_{0};
   std::atomic<int64_t> drop_count_{0};

@@ -303,7 +303,7 @@ def test_check_models_takes_names_that_look_like_paths(name: str):
         ("", "normal", "normal"),
     ],
 )
-def test_no_thread_that_uses_an_accelerator_is_lowered(
+def test_loads_for_an_accelerator_are_not_lowered(
     accelerator: str, given: str, expected: str
 ) -> None:
     config = ServerConfig(models=(), accelerator=accelerator, load_priority=given)
