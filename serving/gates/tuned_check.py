@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from serving.base.errors import MillpondError, NotFound
+from serving.base.errors import MillpondError, NotFound, StatusCode
 from serving.core.model_settings import GateSettings
 from serving.core.servable import ServableId
 from serving.data_plane.servables import Servable
@@ -14,6 +14,15 @@ from serving.gates.tensor_compare import compare_outputs, read_outputs
 
 ANSWERS_MAX = 16
 """The most recorded answers that are compared: more would take the accelerator's time without another verdict."""
+
+_PASSING_CODES = frozenset(
+    {StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED, StatusCode.ABORTED}
+)
+"""A run has these if its parameters are away, if no memory is left for it, or if it waited too long for its turn."""
+
+
+class PassingShortage(Exception):
+    """A run could not be made now, which says nothing about its programs: a later check may pass."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +40,17 @@ class TunedCheck:
     status_error: type[Exception]
 
     def expected(self) -> Sequence[Answer]:
-        """Collects the answers of the programs that serve. Requests that they refuse are left out."""
+        """Collects the answers of the programs that serve. Requests that they refuse are left out.
+
+        Raises PassingShortage if a request could not be run now.
+        """
         return [*self.answers[:ANSWERS_MAX], *self._made_up_answers()]
 
     def faults(self, rows: int, expected: Sequence[Answer]) -> str:
         """Runs the offered programs of `rows` rows; returns how they differ from `expected`, or "".
 
-        They differ if a value differs by more than the tolerance of golden answers, or if a request fails.
+        They differ if a value differs by more than the tolerance of golden answers, or if a request fails. Raises
+        PassingShortage if a request could not be run now.
         """
         faults = [fault for answer in expected for fault in self._faults(rows, answer)]
         return first_few(faults) if faults else ""
@@ -49,6 +62,7 @@ class TunedCheck:
         except NotFound:
             return  # Nothing was offered for the request's signature, or its rows do not fill a program.
         except MillpondError as error:
+            _raise_if_passing(error)
             yield str(error)
             return
         outputs = read_outputs(expected.method, response) or {}
@@ -69,7 +83,13 @@ class TunedCheck:
             try:
                 with statuses_as_errors(self.status_error):
                     outputs = read_outputs("Predict", self.servable.replay("Predict", request))
-            except MillpondError:
+            except MillpondError as error:
+                _raise_if_passing(error)
                 continue
             if outputs is not None:
                 yield Answer(method="Predict", request=request, outputs=outputs)
+
+
+def _raise_if_passing(error: MillpondError) -> None:
+    if error.code in _PASSING_CODES:
+        raise PassingShortage(str(error)) from error

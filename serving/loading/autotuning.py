@@ -2,22 +2,28 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import structlog
 
-from serving.base.clock import Clock, seconds_since
+from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
 from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateSettings
 from serving.core.servable import AVAILABLE, END, UNLOADING, ServableId, ServableStatus
 from serving.data_plane.servables import Servable
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.gates.answer_watch import Answer
-from serving.gates.tuned_check import TunedCheck
+from serving.gates.tuned_check import PassingShortage, TunedCheck
 from serving.loading.trial_process import TrialRuns, Trials
 
 _log = structlog.get_logger(__name__)
+
+_FIRST_PAUSE_SECONDS = 10.0
+"""The pause before the second try of a version. Each later pause is twice as long as the one before it."""
+
+_TRIES_MAX = 10
+"""The most tries of a version, in about 85 minutes of pauses: then its programs are left to the next start."""
 
 _NOT_TRIED = "no tuned program could be loaded, or no request tries it"
 
@@ -33,7 +39,10 @@ class TuningState(Enum):
 
 @dataclass(frozen=True)
 class Tuning:
-    """The autotuning of one version. `reason` says why not all of its programs are tuned, if it has FAILED."""
+    """The autotuning of one version.
+
+    `reason` says why not all of its programs are tuned, if it has FAILED, or if it is WAITING for another try.
+    """
 
     state: TuningState
     reason: str = ""
@@ -59,12 +68,33 @@ class UntunedVersion:
     gates: GateSettings
 
 
+@dataclass(frozen=True, eq=False)
+class _Due:
+    """A version to tune at an instant of the monotonic clock, or later. `try_count` counts its earlier tries."""
+
+    version: UntunedVersion
+    at_ns: int = 0
+    try_count: int = 0
+
+    @property
+    def id(self) -> ServableId:
+        return self.version.servable_id
+
+    def again(self, now_ns: int) -> "_Due | None":
+        """The next try, after a pause; None if this was the last one."""
+        if self.try_count + 1 >= _TRIES_MAX:
+            return None
+        pause_seconds = _FIRST_PAUSE_SECONDS * 2**self.try_count
+        return _Due(self.version, now_ns + int(pause_seconds * NS_PER_SECOND), self.try_count + 1)
+
+
 class Autotuning:
     """Replaces the programs of versions that serve by autotuned ones, one version at a time.
 
     A thread `autotuning` has a process compile them into the cache, loads them, compares their answers with those
     of the version (`TunedCheck`), and gives them to its requests, which wait for nothing of that. Whatever fails
-    leaves the programs as they are. A version that is retired meanwhile is left, and its process ended.
+    leaves the programs as they are. After a passing shortage the version is tried again. A version that is retired
+    meanwhile is left, and its process ended.
 
     Thread: any, at once. Call `start` on a thread of normal priority, because the thread and its processes inherit
     it.
@@ -75,11 +105,11 @@ class Autotuning:
         self._status_error = status_error
         self._clock = clock
         self._changed = threading.Condition()
-        # All guarded by the condition. A version is here from its load to its end.
-        self._versions: dict[ServableId, UntunedVersion] = {}
-        self._tunings: dict[ServableId, Tuning] = {}
-        self._due: list[ServableId] = []
+        # All guarded by the condition. A version is loaded, then due once it serves, then current.
+        self._loaded: dict[ServableId, UntunedVersion] = {}
+        self._due: list[_Due] = []
         self._current: tuple[ServableId, Cancellation] | None = None
+        self._tunings: dict[ServableId, Tuning] = {}
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="autotuning", daemon=True)
 
@@ -101,18 +131,15 @@ class Autotuning:
     def add(self, version: UntunedVersion) -> None:
         """Takes a version that was loaded. It is tuned once it serves."""
         with self._changed:
-            self._versions[version.servable_id] = version
+            self._loaded[version.servable_id] = version
             self._tunings[version.servable_id] = Tuning(TuningState.WAITING)
 
     def on_status(self, status: ServableStatus) -> None:
         """Tunes versions that begin to serve, and leaves those that end. A listener of StateMonitor."""
         with self._changed:
-            if status.id not in self._tunings:
-                return
-            if status.state is AVAILABLE and status.id in self._versions:
-                if status.id not in self._due:
-                    self._due.append(status.id)
-                    self._changed.notify_all()
+            if status.state is AVAILABLE and status.id in self._loaded:
+                self._due.append(_Due(self._loaded.pop(status.id)))
+                self._changed.notify_all()
             elif status.state in (UNLOADING, END):
                 self._leave(status.id)
 
@@ -127,10 +154,9 @@ class Autotuning:
             return dict(self._tunings)
 
     def _leave(self, servable_id: ServableId) -> None:
-        self._versions.pop(servable_id, None)
+        self._loaded.pop(servable_id, None)
         self._tunings.pop(servable_id, None)
-        if servable_id in self._due:
-            self._due.remove(servable_id)
+        self._due = [due for due in self._due if due.id != servable_id]
         if self._current is not None and self._current[0] == servable_id:
             self._current[1].cancel()
 
@@ -138,33 +164,48 @@ class Autotuning:
 
     def _run(self) -> None:
         while (taken := self._take()) is not None:
-            version, cancellation = taken
+            due, cancellation = taken
             try:
-                tuning = self._tune(version, cancellation)
+                tuning = self._tune(due.version, cancellation)
             except Exception as error:  # noqa: BLE001 (the version serves on with the programs that it has)
                 if not cancellation.is_cancelled:
-                    _log.exception("autotuning_broken", **_identity(version))
+                    _log.exception("autotuning_broken", **_identity(due.version))
                 tuning = Tuning(TuningState.FAILED, repr(error))
-            self._end(version, tuning)
+            self._end(due, cancellation, tuning)
 
-    def _take(self) -> tuple[UntunedVersion, Cancellation] | None:
+    def _take(self) -> tuple[_Due, Cancellation] | None:
         with self._changed:
-            while not self._due and not self._is_stopping:
-                self._changed.wait()
-            if self._is_stopping:
-                return None
-            version = self._versions.pop(self._due.pop(0))
-            cancellation = Cancellation()
-            self._current = (version.servable_id, cancellation)
-            self._tunings[version.servable_id] = Tuning(TuningState.RUNNING)
-            return version, cancellation
+            while not self._is_stopping:
+                now_ns = self._clock.now_ns()
+                due = next((due for due in self._due if due.at_ns <= now_ns), None)
+                if due is not None:
+                    return due, self._begin(due)
+                pauses_ns = [due.at_ns - now_ns for due in self._due]
+                self._clock.wait(
+                    self._changed, min(pauses_ns) / NS_PER_SECOND if pauses_ns else None
+                )
+            return None
 
-    def _end(self, version: UntunedVersion, tuning: Tuning) -> None:
+    def _begin(self, due: _Due) -> Cancellation:
+        cancellation = Cancellation()
+        self._due.remove(due)
+        self._current = (due.id, cancellation)
+        self._tunings[due.id] = Tuning(TuningState.RUNNING)
+        return cancellation
+
+    def _end(self, due: _Due, cancellation: Cancellation, tuning: Tuning) -> None:
+        again = due.again(self._clock.now_ns()) if tuning.state is TuningState.WAITING else None
         with self._changed:
             self._current = None
-            # A version that was retired meanwhile is not there any more.
-            if version.servable_id in self._tunings:
-                self._tunings[version.servable_id] = tuning
+            if cancellation.is_cancelled:  # The version is not there any more, or not for long.
+                return
+            if again is not None:
+                self._due.append(again)
+            elif tuning.state is TuningState.WAITING:
+                tuning = Tuning(TuningState.FAILED, tuning.reason)
+            self._tunings[due.id] = tuning
+        if again is not None:
+            _log.info("autotuning_waits", **_identity(due.version), reason=tuning.reason)
 
     def _tune(self, version: UntunedVersion, cancellation: Cancellation) -> Tuning:
         with statuses_as_errors(self._status_error):
@@ -174,22 +215,24 @@ class Autotuning:
             trials = Trials(version.servable_id, version.device, programs)
             reason = self._trials.run(trials, cancellation)
         # A process that has failed may have compiled some of them.
-        faults = [] if cancellation.is_cancelled else self._replace(version, cancellation)
+        replaced = (
+            _Replaced() if cancellation.is_cancelled else self._replace(version, cancellation)
+        )
         with statuses_as_errors(self._status_error):
             signatures = version.servable.accelerator_signatures()
-        left = [rows for signature in signatures for rows in signature.untuned_rows]
-        if not left:
+        if not any(signature.untuned_rows for signature in signatures):
             return Tuning(TuningState.DONE)
-        return Tuning(TuningState.FAILED, "; ".join(filter(None, (reason, *faults))) or _NOT_TRIED)
+        state = TuningState.WAITING if replaced.shortage else TuningState.FAILED
+        reasons = filter(None, (reason, *replaced.faults, replaced.shortage))
+        return Tuning(state, "; ".join(reasons) or _NOT_TRIED)
 
-    def _replace(self, version: UntunedVersion, cancellation: Cancellation) -> Sequence[str]:
-        """Gives the programs that pass the check to requests; returns the faults of the others."""
+    def _replace(self, version: UntunedVersion, cancellation: Cancellation) -> "_Replaced":
+        """Gives the programs that pass the check to requests."""
         servable, began_ns = version.servable, self._clock.now_ns()
         check = TunedCheck(
             version.servable_id, servable, version.answers, version.gates, self._status_error
         )
-        faults: list[str] = []
-        used_count = 0
+        replaced = _Replaced()
         with statuses_as_errors(self._status_error):
             offered = servable.offer_tuned_programs(self._trials.cache_directory)
             try:
@@ -199,26 +242,38 @@ class Autotuning:
                         break
                     fault = check.faults(rows, expected)
                     if fault:
-                        faults.append(f"programs of {rows} rows: {fault}")
+                        replaced.faults.append(f"programs of {rows} rows: {fault}")
                     else:
-                        used_count += servable.use_tuned_programs(rows)
+                        replaced.used_count += servable.use_tuned_programs(rows)
+            except PassingShortage as shortage:
+                # Programs of more rows, which come after these, would find no more.
+                replaced.shortage = str(shortage)
             finally:
                 servable.withdraw_tuned_programs()
         if not cancellation.is_cancelled:
-            _report(version, used_count, faults, seconds_since(self._clock, began_ns))
-        return faults
+            _report(version, replaced, seconds_since(self._clock, began_ns))
+        return replaced
+
+
+@dataclass
+class _Replaced:
+    """The programs of a version that were given to requests, and why others were not.
+
+    `shortage` says for lack of what the check was not ended.
+    """
+
+    used_count: int = 0
+    faults: list[str] = field(default_factory=list)
+    shortage: str = ""
 
 
 def _identity(version: UntunedVersion) -> Mapping[str, object]:
     return {"model": version.servable_id.name, "version": version.servable_id.version}
 
 
-def _report(
-    version: UntunedVersion, used_count: int, faults: Sequence[str], seconds: float
-) -> None:
-    if used_count:
-        _log.info(
-            "programs_tuned", **_identity(version), programs=used_count, seconds=round(seconds, 3)
-        )
-    if faults:
-        _log.warning("tuned_programs_differ", **_identity(version), reason="; ".join(faults))
+def _report(version: UntunedVersion, replaced: _Replaced, seconds: float) -> None:
+    identity, count = _identity(version), replaced.used_count
+    if count:
+        _log.info("programs_tuned", **identity, programs=count, seconds=round(seconds, 3))
+    if replaced.faults:
+        _log.warning("tuned_programs_differ", **identity, reason="; ".join(replaced.faults))

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from serving.base.clock import SystemClock
+from serving.base.clock import Clock, SystemClock
+from serving.base.errors import StatusCode
 from serving.base.protos import get_model_metadata_pb2, predict_pb2
 from serving.base.tensor_proto import to_tensor_proto
 from serving.core.model_settings import GateSettings
@@ -28,6 +29,7 @@ from serving.gates.answer_watch import Answer
 from serving.gates.tensor_compare import read_outputs
 from serving.loading.autotuning import Autotuning, Tuning, TuningState, UntunedVersion
 from serving.loading.trial_process import TrialRuns, Trials, TrialSettings
+from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.servables import FakeServable
 from tests.unit.signatures import FLOAT, signature_def
@@ -93,10 +95,9 @@ class FakeProcess:
 class Tuned:
     """Autotuning with fake processes, which `on_spawn` may end at once."""
 
-    def __init__(self) -> None:
-        self.autotuning = Autotuning(
-            TrialRuns(SETTINGS, SystemClock(), self._spawn), StatusError, SystemClock()
-        )
+    def __init__(self, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
+        self.autotuning = Autotuning(TrialRuns(SETTINGS, clock, self._spawn), StatusError, clock)
         self.servables: dict[ServableId, FakeServable] = {}
         self.processes: list[FakeProcess] = []
         self.spawned = threading.Semaphore(0)
@@ -108,6 +109,7 @@ class Tuned:
 
         def fill() -> None:
             servable.tuned_rows = list(rows)
+            servable.untuned = []
 
         process = FakeProcess(fill)
         self.processes.append(process)
@@ -146,10 +148,22 @@ class Tuned:
         raise AssertionError(f"the autotuning of {servable.id} does not end")
 
 
+class PauseClock(FakeClock):
+    """Pauses take no time and call `on_pause`. A wait without a limit lasts until it is notified."""
+
+    on_pause: Callable[[], object] = staticmethod(lambda: None)
+
+    def wait(self, condition: threading.Condition, timeout_seconds: float | None) -> bool:
+        if timeout_seconds is None:
+            return condition.wait(30)
+        self.on_pause()
+        return super().wait(condition, timeout_seconds)
+
+
 @contextmanager
-def tuned() -> Iterator[Tuned]:
+def tuned(clock: Clock | None = None) -> Iterator[Tuned]:
     with capture_logs():
-        made = Tuned()
+        made = Tuned(clock)
         made.autotuning.start()
         try:
             yield made
@@ -224,6 +238,86 @@ def test_a_try_that_fails_changes_nothing():
         tuning = it.ended(servable)
     assert servable.used_rows == []
     assert "the device is gone" in tuning.reason
+
+
+def first_fail(servable: FakeServable, error: StatusError, count: int) -> None:
+    """Makes the first `count` runs of tuned programs fail."""
+    left = [error] * count
+
+    def respond(rows: int, request: bytes) -> bytes:
+        if left:
+            raise left.pop()
+        return servable.respond(request)
+
+    servable.respond_tuned = respond
+
+
+@pytest.mark.parametrize(
+    "code", [StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED, StatusCode.ABORTED]
+)
+def test_a_shortage_that_passes_is_waited_for(code: StatusCode):
+    servable, clock = untuned_servable(7), PauseClock()
+    first_fail(servable, StatusError(code, "short now"), 2)
+    seen: list[Tuning | None] = []
+    with tuned(clock) as it, capture_logs() as logs:
+        clock.on_pause = lambda: seen.append(it.autotuning.tuning(servable.id))
+        it.on_spawn = lambda process: process.end(0)
+        it.serve(servable, recorded(2.0))
+        assert it.ended(servable) == DONE
+    assert seen == [Tuning(TuningState.WAITING, "short now")] * 2
+    assert clock.waits == [10, 20]
+    assert servable.used_rows == [1, 8]
+    assert [line["event"] for line in logs if "reason" in line] == ["autotuning_waits"] * 2
+
+
+def test_a_shortage_of_the_programs_that_serve_passes():
+    servable, clock = untuned_servable(7), PauseClock()
+    answers = iter([StatusError(StatusCode.RESOURCE_EXHAUSTED, "short now")])
+
+    def respond(request: bytes) -> bytes:
+        for error in answers:
+            raise error
+        return answer(2.0)
+
+    servable.respond = respond
+    with tuned(clock) as it:
+        it.on_spawn = lambda process: process.end(0)
+        it.serve(servable)
+        assert it.ended(servable) == DONE
+    assert clock.waits == [10]
+
+
+def test_a_shortage_that_lasts_is_given_up():
+    servable, clock = untuned_servable(7), PauseClock()
+    first_fail(servable, StatusError(StatusCode.UNAVAILABLE, "away"), 100)
+    with tuned(clock) as it:
+        it.on_spawn = lambda process: process.end(0)
+        it.serve(servable, recorded(2.0))
+        assert it.ended(servable) == Tuning(TuningState.FAILED, "away")
+    assert clock.waits == [10 * 2**number for number in range(9)]
+    assert servable.used_rows == servable.offered_rows == []
+
+
+def test_a_version_that_waits_holds_up_no_other():
+    first, second, clock = untuned_servable(7), untuned_servable(8), PauseClock()
+    first_fail(first, StatusError(StatusCode.UNAVAILABLE, "away"), 1)
+    has_paused = threading.Event()
+    with tuned(clock) as it:
+
+        def pause() -> None:
+            it.moves(first, UNLOADING)
+            has_paused.set()
+
+        clock.on_pause = pause
+        it.serve(first, recorded(2.0))
+        it.serve(second, recorded(2.0))
+        for process in 0, 1:
+            assert it.spawned.acquire(timeout=30)
+            it.processes[process].end(0)
+        assert it.ended(second) == DONE
+        assert has_paused.wait(30)
+        assert it.autotuning.tunings() == {second.id: DONE}
+    assert (first.used_rows, second.used_rows) == ([], [1, 8])
 
 
 def test_a_process_that_fails_leaves_what_it_made():

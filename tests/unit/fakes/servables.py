@@ -224,7 +224,8 @@ class FakeServable:
     def offer_tuned_programs(self, cache_directory: str) -> list[int]:
         if self.is_destroyed:
             raise StatusError(9, f"{self.id} is destroyed")
-        self.offered_rows = list(self.tuned_rows)
+        untuned = {rows for item in self.accelerated for rows in item.untuned_rows}
+        self.offered_rows = [rows for rows in self.tuned_rows if rows in untuned]
         return self.offered_rows
 
     def try_tuned_programs(self, rows: int, method: str, request: bytes) -> bytes:
