@@ -25,7 +25,10 @@ _FIRST_PAUSE_SECONDS = 10.0
 _TRIES_MAX = 10
 """The most tries of a version, in about 85 minutes of pauses: then its programs are left to the next start."""
 
-_NOT_TRIED = "no tuned program could be loaded, or no request tries it"
+_NOT_TRIED = (
+    "no request could try the tuned programs (give the version a warm-up file), or they could not be loaded (the log "
+    "has program_not_offered)"
+)
 
 
 class TuningState(Enum):
@@ -93,8 +96,8 @@ class Autotuning:
 
     A thread `autotuning` has a process compile them into the cache, loads them, compares their answers with those
     of the version (`TunedCheck`), and gives them to its requests, which wait for nothing of that. Whatever fails
-    leaves the programs as they are. After a passing shortage the version is tried again. A version that is retired
-    meanwhile is left, and its process ended.
+    leaves the programs as they are. After a passing shortage, or a process that failed, the version is tried again.
+    A version that is retired meanwhile is left, and its process ended.
 
     Thread: any, at once. Call `start` on a thread of normal priority, because the thread and its processes inherit
     it.
@@ -208,12 +211,7 @@ class Autotuning:
             _log.info("autotuning_waits", **_identity(due.version), reason=tuning.reason)
 
     def _tune(self, version: UntunedVersion, cancellation: Cancellation) -> Tuning:
-        with statuses_as_errors(self._status_error):
-            programs = version.servable.untuned_programs(self._trials.cache_directory)
-        reason = ""
-        if programs:
-            trials = Trials(version.servable_id, version.device, programs)
-            reason = self._trials.run(trials, cancellation)
+        reason, may_retry = self._compile(version, cancellation)
         # A process that has failed may have compiled some of them.
         replaced = (
             _Replaced() if cancellation.is_cancelled else self._replace(version, cancellation)
@@ -222,9 +220,27 @@ class Autotuning:
             signatures = version.servable.accelerator_signatures()
         if not any(signature.untuned_rows for signature in signatures):
             return Tuning(TuningState.DONE)
-        state = TuningState.WAITING if replaced.shortage else TuningState.FAILED
+        may_retry = may_retry or bool(replaced.shortage)
         reasons = filter(None, (reason, *replaced.faults, replaced.shortage))
-        return Tuning(state, "; ".join(reasons) or _NOT_TRIED)
+        return Tuning(
+            TuningState.WAITING if may_retry else TuningState.FAILED,
+            "; ".join(reasons) or _NOT_TRIED,
+        )
+
+    def _compile(self, version: UntunedVersion, cancellation: Cancellation) -> tuple[str, bool]:
+        """Has the programs compiled into the cache; returns why not all are there, and if another try may do more."""
+
+        def missing() -> Sequence[bytes]:
+            with statuses_as_errors(self._status_error):
+                return version.servable.untuned_programs(self._trials.cache_directory)
+
+        programs = missing()
+        if not programs:
+            return "", False
+        trials = Trials(version.servable_id, version.device, programs)
+        reason = self._trials.run(trials, cancellation, missing)
+        may_retry = reason and not cancellation.is_cancelled and self._trials.triable(missing())
+        return reason, bool(may_retry)
 
     def _replace(self, version: UntunedVersion, cancellation: Cancellation) -> "_Replaced":
         """Gives the programs that pass the check to requests."""

@@ -115,20 +115,27 @@ class TrialRuns:
         """The directory of the programs."""
         return self._settings.cache_directory
 
-    def run(self, trials: Trials, cancellation: Cancellation) -> str:
+    def run(
+        self, trials: Trials, cancellation: Cancellation, unfinished: Callable[[], Sequence[bytes]]
+    ) -> str:
         """Compiles the programs into the cache. Returns why not all of them are there; "" if they are.
 
         Takes `seconds_max`, and the ten seconds that a killed process may take to end. Once cancelled, it ends
-        the process, and reports nothing. Programs that have failed twice are left out.
+        the process, and reports nothing. Programs that have failed twice are left out. After a process that failed,
+        its programs that are in `unfinished()`, because the cache has them not, have failed once more.
         """
-        programs = [program for program in trials.programs if self._may_try(program)]
+        programs = self.triable(trials.programs)
         if not programs:
             return _GIVEN_UP
         reason = self._report_run(replace(trials, programs=programs), cancellation)
+        if reason not in ("", _REMAINS) and not cancellation.is_cancelled:
+            failed = set(map(_digest, programs)) & set(map(_digest, unfinished()))
+            self._failures.update(failed)
         return reason or (_GIVEN_UP if len(programs) < len(trials.programs) else "")
 
-    def _may_try(self, program: bytes) -> bool:
-        return self._failures[_digest(program)] < _FAILURES_MAX
+    def triable(self, programs: Sequence[bytes]) -> Sequence[bytes]:
+        """The part of `programs` that has not failed twice."""
+        return [program for program in programs if self._failures[_digest(program)] < _FAILURES_MAX]
 
     def _report_run(self, trials: Trials, cancellation: Cancellation) -> str:
         began_ns = self._clock.now_ns()
@@ -142,10 +149,7 @@ class TrialRuns:
         except OSError as error:
             reason = f"the process cannot be started: {error!r}"
         if not cancellation.is_cancelled:
-            if reason not in ("", _REMAINS):
-                self._failures.update(map(_digest, trials.programs))
-            will_retry = any(map(self._may_try, trials.programs))
-            _report(trials, reason, said, seconds_since(self._clock, began_ns), will_retry)
+            _report(trials, reason, said, seconds_since(self._clock, began_ns))
         return reason
 
     def _run(self, trials: Trials, cancellation: Cancellation, stderr: int) -> str:
@@ -161,7 +165,10 @@ class TrialRuns:
         child.kill()
         if child.wait(_END_SECONDS_MAX) is None:
             self._remaining = child
-        return f"the process took more than {self._settings.seconds_max:g} s, and was killed"
+        return (
+            f"the process took more than {self._settings.seconds_max:g} s, and was killed; if it needs longer, raise "
+            "--accelerator_autotuning_seconds"
+        )
 
 
 class ChildProcess:
@@ -214,7 +221,7 @@ def _digest(program: bytes) -> bytes:
     return sha256(program).digest()
 
 
-def _report(trials: Trials, reason: str, said: str, seconds: float, will_retry: bool) -> None:
+def _report(trials: Trials, reason: str, said: str, seconds: float) -> None:
     fields = {
         "model": trials.servable_id.name,
         "version": trials.servable_id.version,
@@ -224,6 +231,6 @@ def _report(trials: Trials, reason: str, said: str, seconds: float, will_retry: 
         "stderr": printable(said),
     }
     if reason:
-        _log.warning("autotuning_failed", reason=reason, will_retry=will_retry, **fields)
+        _log.warning("autotuning_failed", reason=reason, **fields)
     else:
         _log.info("autotuned", **fields)

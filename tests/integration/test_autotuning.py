@@ -218,8 +218,13 @@ def test_a_crash_of_the_process_leaves_first_choices(
     assert server.compiled() == ["server autotuned", "server first", "child autotuned"]
     assert_answers(model, 2)
     assert untuned_rows(model) == [4]
-    failed = {"state": "failed", "reason": line["reason"]}
+    waiting, failed = (
+        {"state": state, "reason": line["reason"]} for state in ("waiting", "failed")
+    )
+    wait_until(lambda: autotuning_of(model, 2) == waiting, "the pause before another process")
     wait_until(lambda: autotuning_of(model, 2) == failed, "the end of autotuning")
+    assert server.compiled()[2:] == ["child autotuned"] * 2
+    assert_answers(model, 2)
 
 
 def test_a_process_that_hangs_is_killed(

@@ -1,7 +1,7 @@
 """Programs of versions that serve, replaced by autotuned ones in the background."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -100,6 +100,7 @@ class Tuned:
         self.autotuning = Autotuning(TrialRuns(SETTINGS, clock, self._spawn), StatusError, clock)
         self.servables: dict[ServableId, FakeServable] = {}
         self.processes: list[FakeProcess] = []
+        self.programs: list[Sequence[bytes]] = []
         self.spawned = threading.Semaphore(0)
         self.on_spawn: Callable[[FakeProcess], None] = lambda process: None
 
@@ -112,6 +113,7 @@ class Tuned:
             servable.untuned = []
 
         process = FakeProcess(fill)
+        self.programs.append(trials.programs)
         self.processes.append(process)
         self.on_spawn(process)
         self.spawned.release()
@@ -321,18 +323,44 @@ def test_a_version_that_waits_holds_up_no_other():
 
 
 def test_a_process_that_fails_leaves_what_it_made():
-    servable = untuned_servable(7)
+    servable, clock = untuned_servable(7), PauseClock()
 
     def fail(process: FakeProcess) -> None:
-        servable.tuned_rows = [1]
+        servable.tuned_rows, servable.untuned = [1], [b"8 of 7"]
         process.end(3)
 
-    with tuned() as it:
+    with tuned(clock) as it:
         it.on_spawn = fail
         it.serve(servable, recorded(2.0))
         tuning = it.ended(servable)
     assert tuning == Tuning(TuningState.FAILED, "the process ended with status 3")
     assert servable.used_rows == [1]
+    assert it.programs == [[b"1 of 7", b"8 of 7"], [b"8 of 7"]]
+    assert clock.waits == [10]
+
+
+def test_a_process_that_fails_once_has_a_second():
+    servable, clock = untuned_servable(7), PauseClock()
+    statuses = iter([1, 0])
+    with tuned(clock) as it:
+        it.on_spawn = lambda process: process.end(next(statuses))
+        it.serve(servable, recorded(2.0))
+        assert it.ended(servable) == DONE
+    assert len(it.processes) == 2
+    assert servable.used_rows == [1, 8]
+
+
+def test_programs_that_no_request_tries_have_a_remedy():
+    servable = untuned_servable(7)
+    servable.signatures = get_model_metadata_pb2.SignatureDefMap().SerializeToString()
+    first_fail(servable, StatusError(StatusCode.NOT_FOUND, "not its rows"), 2)
+    with tuned() as it:
+        it.on_spawn = lambda process: process.end(0)
+        it.serve(servable, recorded(2.0))
+        tuning = it.ended(servable)
+    assert tuning.state is TuningState.FAILED
+    assert "give the version a warm-up file" in tuning.reason
+    assert servable.used_rows == []
 
 
 @pytest.mark.parametrize("state", [UNLOADING, END])

@@ -62,17 +62,27 @@ class FakeChild:
         return self._ended.is_set()
 
 
+def all_of_them() -> Sequence[bytes]:
+    """The programs that are not in the cache after a run that finished none."""
+    return TRIALS.programs
+
+
 class Started:
     """Runs of trials with fake processes."""
 
     def __init__(self, settings: TrialSettings = SETTINGS) -> None:
         self.children: list[FakeChild] = []
+        self.programs: list[Sequence[bytes]] = []
         self.runs = TrialRuns(settings, SystemClock(), self._spawn)
         self.come = threading.Semaphore(0)
         self.on_spawn: Callable[[FakeChild, int], None] = lambda child, stderr: None
 
+    def run(self, trials: Trials = TRIALS, *unfinished: bytes) -> str:
+        return self.runs.run(trials, Cancellation(), lambda: unfinished or trials.programs)
+
     def _spawn(self, settings: TrialSettings, trials: Trials, stderr: int) -> Child:
         child = FakeChild()
+        self.programs.append(trials.programs)
         self.on_spawn(child, stderr)
         self.children.append(child)
         self.come.release()
@@ -89,7 +99,7 @@ def test_trials_that_end_well_are_logged():
     started = Started()
     started.on_spawn = partial(_end, 0)
     with capture_logs() as logs:
-        assert started.runs.run(TRIALS, Cancellation()) == ""
+        assert started.run() == ""
     [line] = logs
     assert (line["event"], line["model"], line["version"]) == ("autotuned", "m", 7)
     assert (line["programs"], line["device"]) == (2, "0")
@@ -103,7 +113,7 @@ def test_trials_that_fail_say_what_they_wrote():
     started = Started()
     started.on_spawn = fail
     with capture_logs() as logs:
-        reason = started.runs.run(TRIALS, Cancellation())
+        reason = started.run()
     [line] = logs
     assert reason == line["reason"] == "the process ended with status 1"
     assert line["event"] == "autotuning_failed"
@@ -114,14 +124,26 @@ def test_trials_that_fail_twice_are_given_up():
     started = Started()
     started.on_spawn = partial(_end, 1)
     with capture_logs() as logs:
-        assert all(started.runs.run(TRIALS, Cancellation()) for _ in range(3))
+        for is_left in True, False, False:
+            assert started.run()
+            assert bool(started.runs.triable(TRIALS.programs)) == is_left
         assert len(started.children) == 2
         started.on_spawn = partial(_end, 0)
         other = Trials(ServableId("m", 8), "0", [b"first", b"third"])
-        assert "failed twice" in started.runs.run(other, Cancellation())
+        assert "failed twice" in started.run(other)
         assert len(started.children) == 3
-    assert [line.get("will_retry") for line in logs] == [True, False, None]
     assert logs[2]["programs"] == 1, "what has failed is left out"
+
+
+def test_only_programs_without_an_end_have_failed():
+    started = Started()
+    started.on_spawn = partial(_end, 1)
+    with capture_logs():
+        assert started.run(TRIALS, b"second", b"of another signature")
+        assert started.run(TRIALS, b"second", b"of another signature")
+        assert started.runs.triable(TRIALS.programs) == [b"first"]
+        assert started.run(TRIALS)
+    assert started.programs[2:] == [[b"first"]]
 
 
 def test_trials_that_cannot_start_fail():
@@ -131,18 +153,20 @@ def test_trials_that_cannot_start_fail():
     started = Started()
     started.on_spawn = refuse
     with capture_logs() as logs:
-        assert "no process" in started.runs.run(TRIALS, Cancellation())
+        assert "no process" in started.run()
         started.on_spawn = partial(_end, 0)
-        assert started.runs.run(TRIALS, Cancellation()) == ""
+        assert started.run() == ""
     assert "no process" in logs[0]["reason"]
 
 
 def test_trials_that_hang_are_killed():
     started = Started(replace(SETTINGS, seconds_max=0.01))
     with capture_logs() as logs:
-        assert "took more than 0.01 s" in started.runs.run(TRIALS, Cancellation())
+        reason = started.run()
     assert started.children[0].is_ended
-    assert "took more than 0.01 s" in logs[0]["reason"]
+    assert reason == logs[0]["reason"]
+    assert "took more than 0.01 s" in reason
+    assert "raise --accelerator_autotuning_seconds" in reason
 
 
 class Immortal(FakeChild):
@@ -164,19 +188,21 @@ def test_trials_wait_for_a_process_that_remains():
 
     runs = TrialRuns(replace(SETTINGS, seconds_max=0.01), SystemClock(), spawn)
     with capture_logs():
-        assert "was killed" in runs.run(TRIALS, Cancellation())
+        assert "was killed" in runs.run(TRIALS, Cancellation(), all_of_them)
         for _ in range(3):
-            assert "has not ended yet" in runs.run(TRIALS, Cancellation())
+            assert "has not ended yet" in runs.run(TRIALS, Cancellation(), all_of_them)
         held.end(-9)
         children.append(FakeChild())
         children[0].end(0)
-        assert runs.run(TRIALS, Cancellation()) == "", "only a process of its own is a failure"
+        assert runs.run(TRIALS, Cancellation(), all_of_them) == "", (
+            "only a process of its own is a failure"
+        )
 
 
 def test_trials_that_are_cancelled_end_their_process():
     started, cancellation = Started(), Cancellation()
     with capture_logs() as logs:
-        run = threading.Thread(target=started.runs.run, args=(TRIALS, cancellation))
+        run = threading.Thread(target=started.runs.run, args=(TRIALS, cancellation, all_of_them))
         run.start()
         assert started.come.acquire(timeout=30)
         cancellation.cancel()
@@ -197,7 +223,7 @@ def test_trials_end_every_process(ends: Sequence[str]):
                 cancellation.cancel()
             started.on_spawn = partial(_end, statuses.get(end))
             trials = Trials(ServableId("m", 1), "0", [bytes([index])])
-            assert (started.runs.run(trials, cancellation) == "") == (end == "well")
+            assert (started.runs.run(trials, cancellation, list) == "") == (end == "well")
     assert all(child.is_ended and child.waited.is_set() for child in started.children)
 
 
