@@ -29,6 +29,9 @@ _MEMORY_SHARE_MIN = 0.01
 _END_SECONDS_MAX = 10.0
 """A process that was killed is gone in milliseconds, unless a driver holds it."""
 
+_WAIT_SECONDS_MAX = 1.0
+"""The time until a cancel is noticed, if the process does not end by it."""
+
 _FAILURES_MAX = 2
 """A program that has failed so often is left to the next start, so that a process that hangs delays few others."""
 
@@ -159,7 +162,7 @@ class TrialRuns:
         self._remaining = None
         child = self._spawn(self._settings, trials, stderr)
         with cancellation.stops_by(child.kill):
-            status = child.wait(self._settings.seconds_max)
+            status = self._wait(child, cancellation)
         if status is not None:
             return "" if status == 0 else f"the process ended with status {status}"
         child.kill()
@@ -169,6 +172,16 @@ class TrialRuns:
             f"the process took more than {self._settings.seconds_max:g} s, and was killed; if it needs longer, raise "
             "--accelerator_autotuning_seconds"
         )
+
+    def _wait(self, child: Child, cancellation: Cancellation) -> int | None:
+        """Waits for the end of a process; None after `seconds_max`, or soon after a cancel."""
+        began_ns = self._clock.now_ns()
+        while not cancellation.is_cancelled:
+            left_seconds = self._settings.seconds_max - seconds_since(self._clock, began_ns)
+            status = child.wait(max(0.0, min(left_seconds, _WAIT_SECONDS_MAX)))
+            if status is not None or left_seconds <= 0:
+                return status
+        return None
 
 
 class ChildProcess:

@@ -172,7 +172,14 @@ def test_trials_that_hang_are_killed():
 class Immortal(FakeChild):
     """A process that a driver holds after it was killed."""
 
+    def __init__(self, on_wait: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self._on_wait = on_wait
+        self.waits: list[float] = []
+
     def wait(self, timeout_seconds: float) -> int | None:
+        self.waits.append(timeout_seconds)
+        self._on_wait()
         return self.status if self.is_ended else None
 
     def kill(self) -> None:
@@ -210,6 +217,15 @@ def test_trials_that_are_cancelled_end_their_process():
     assert not run.is_alive()
     assert started.children[0].is_ended
     assert logs == []
+
+
+def test_a_cancel_waits_ten_seconds_at_most():
+    cancellation = Cancellation()
+    held = Immortal(cancellation.cancel)
+    runs = TrialRuns(replace(SETTINGS, seconds_max=900), SystemClock(), lambda *_: held)
+    assert runs.run(TRIALS, cancellation, all_of_them)
+    assert held.waits == [1, 10]
+    assert "has not ended yet" in runs.run(TRIALS, cancellation, all_of_them)
 
 
 @given(st.lists(st.sampled_from(["well", "badly", "never", "cancelled"]), max_size=8))
