@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from serving.base.errors import MillpondError, NotFound, StatusCode
+from serving.base.errors import Cancelled, MillpondError, NotFound, StatusCode
+from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateSettings
 from serving.core.servable import ServableId
 from serving.data_plane.servables import Servable
@@ -30,7 +31,7 @@ class TunedCheck:
     """The check that programs pass before they take the place of others of the same version.
 
     `answers` were recorded in the load. One made-up request to each signature is compared too, so that each of its
-    programs runs at least once.
+    programs runs at least once. Both methods look at `cancellation` before each request, and then raise Cancelled.
     """
 
     servable_id: ServableId
@@ -38,6 +39,7 @@ class TunedCheck:
     answers: Sequence[Answer]
     settings: GateSettings
     status_error: type[Exception]
+    cancellation: Cancellation
 
     def expected(self) -> Sequence[Answer]:
         """Collects the answers of the programs that serve. Requests that they refuse are left out.
@@ -56,6 +58,7 @@ class TunedCheck:
         return first_few(faults) if faults else ""
 
     def _faults(self, rows: int, expected: Answer) -> Iterator[str]:
+        self._raise_if_cancelled()
         try:
             with statuses_as_errors(self.status_error):
                 response = self.servable.try_tuned_programs(rows, expected.method, expected.request)
@@ -80,6 +83,7 @@ class TunedCheck:
             request = made_up_request(definitions, self.servable_id.name, signature.name)
             if not signature.untuned_rows or request is None:
                 continue
+            self._raise_if_cancelled()
             try:
                 with statuses_as_errors(self.status_error):
                     outputs = read_outputs("Predict", self.servable.replay("Predict", request))
@@ -88,6 +92,10 @@ class TunedCheck:
                 continue
             if outputs is not None:
                 yield Answer(method="Predict", request=request, outputs=outputs)
+
+    def _raise_if_cancelled(self) -> None:
+        if self.cancellation.is_cancelled:
+            raise Cancelled(f"{self.servable_id} is not served any more")
 
 
 def _raise_if_passing(error: MillpondError) -> None:

@@ -8,6 +8,7 @@ from enum import Enum
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock, seconds_since
+from serving.base.errors import MillpondError
 from serving.core.cancellation import Cancellation
 from serving.core.model_settings import GateSettings
 from serving.core.servable import AVAILABLE, END, UNLOADING, ServableId, ServableStatus
@@ -171,7 +172,8 @@ class Autotuning:
             try:
                 tuning = self._tune(due.version, cancellation)
             except Exception as error:  # noqa: BLE001 (the version serves on with the programs that it has)
-                if not cancellation.is_cancelled:
+                # A version that ends meanwhile refuses calls.
+                if not (cancellation.is_cancelled and isinstance(error, MillpondError)):
                     _log.exception("autotuning_broken", **_identity(due.version))
                 tuning = Tuning(TuningState.FAILED, repr(error))
             self._end(due, cancellation, tuning)
@@ -246,7 +248,12 @@ class Autotuning:
         """Gives the programs that pass the check to requests."""
         servable, began_ns = version.servable, self._clock.now_ns()
         check = TunedCheck(
-            version.servable_id, servable, version.answers, version.gates, self._status_error
+            servable_id=version.servable_id,
+            servable=servable,
+            answers=version.answers,
+            settings=version.gates,
+            status_error=self._status_error,
+            cancellation=cancellation,
         )
         replaced = _Replaced()
         with statuses_as_errors(self._status_error):
@@ -254,8 +261,6 @@ class Autotuning:
             try:
                 expected = check.expected() if offered else ()
                 for rows in offered:
-                    if cancellation.is_cancelled:
-                        break
                     fault = check.faults(rows, expected)
                     if fault:
                         replaced.faults.append(f"programs of {rows} rows: {fault}")

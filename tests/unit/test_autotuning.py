@@ -1,7 +1,7 @@
 """Programs of versions that serve, replaced by autotuned ones in the background."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -101,6 +101,7 @@ class Tuned:
         self.servables: dict[ServableId, FakeServable] = {}
         self.processes: list[FakeProcess] = []
         self.programs: list[Sequence[bytes]] = []
+        self.logs: Sequence[Mapping[str, object]] = ()
         self.spawned = threading.Semaphore(0)
         self.on_spawn: Callable[[FakeProcess], None] = lambda process: None
 
@@ -138,6 +139,11 @@ class Tuned:
         self.add(servable, *answers)
         self.moves(servable, AVAILABLE)
 
+    @property
+    def breaks(self) -> Sequence[Mapping[str, object]]:
+        """The errors that nothing was made for, as a failed assertion of a fake on the thread."""
+        return [line for line in self.logs if line["event"] == "autotuning_broken"]
+
     def ended(self, servable: FakeServable) -> Tuning:
         """Waits for the end of a version's autotuning."""
         never = threading.Event()
@@ -164,8 +170,9 @@ class PauseClock(FakeClock):
 
 @contextmanager
 def tuned(clock: Clock | None = None) -> Iterator[Tuned]:
-    with capture_logs():
+    with capture_logs() as logs:
         made = Tuned(clock)
+        made.logs = logs
         made.autotuning.start()
         try:
             yield made
@@ -393,6 +400,30 @@ def test_a_version_that_is_retired_in_time_is_skipped():
     assert second.used_rows == []
 
 
+@pytest.mark.parametrize("is_destroyed", [False, True])
+def test_a_version_that_is_retired_ends_its_check(is_destroyed: bool):
+    first, second = untuned_servable(7), untuned_servable(8)
+    tries: list[int] = []
+
+    def respond(rows: int, request: bytes) -> bytes:
+        tries.append(rows)
+        it.moves(first, UNLOADING)
+        first.is_destroyed = is_destroyed
+        return answer(2.0)
+
+    first.respond_tuned = respond
+    with tuned() as it:
+        it.on_spawn = lambda process: process.end(0)
+        it.serve(first, recorded(2.0), recorded(2.0))
+        it.serve(second, recorded(2.0))
+        assert it.ended(second) == DONE
+        assert it.autotuning.tunings() == {second.id: DONE}
+    assert tries == [1]
+    assert first.used_rows == []
+    assert is_destroyed or first.offered_rows == []
+    assert it.breaks == []
+
+
 def test_a_version_that_is_destroyed_is_left():
     servable = untuned_servable(7)
     with tuned() as it:
@@ -402,6 +433,7 @@ def test_a_version_that_is_destroyed_is_left():
         it.processes[0].end(0)
         assert it.ended(servable).state is TuningState.FAILED
     assert servable.used_rows == []
+    assert len(it.breaks) == 1
 
 
 def test_a_server_that_stops_ends_the_process():
@@ -453,5 +485,6 @@ def test_processes_come_one_by_one_for_what_serves(
             left = {identity.version for identity in it.autotuning.tunings()}
             assert left == {one.version for one in it.servables} - retired
     assert all(process.is_ended for process in it.processes)
-    for number in retired:
+    assert it.breaks == []
+    for number in servables.keys() - retired:
         assert servables[number].offered_rows == []

@@ -156,6 +156,10 @@ class FakeServable:
         self.are_runs_cancelled = False
         self.hot_batch_count = 0
 
+    def _check_is_alive(self) -> None:
+        if self.is_destroyed:
+            raise StatusError(9, f"{self.id} is destroyed")
+
     def make_callable(self, request: bytes) -> None:
         assert not self.is_destroyed
         self.callables_made.append(request)
@@ -186,8 +190,7 @@ class FakeServable:
         return [self.uploads]
 
     def accelerator_runs(self) -> Sequence[AcceleratorRuns]:
-        if self.is_destroyed:
-            raise StatusError(9, f"{self.id} is destroyed")
+        self._check_is_alive()
         return self.runs
 
     def accelerator_signatures(self) -> Sequence[AcceleratedSignature]:
@@ -200,8 +203,7 @@ class FakeServable:
     def choose_side(
         self, signature: str, rows: int, is_on_accelerator: bool, probe_one_of: int
     ) -> None:
-        if self.is_destroyed:
-            raise StatusError(9, f"{self.id} is destroyed")
+        self._check_is_alive()
         self.probes[signature, rows] = probe_one_of
         self.accelerated = [
             replace(
@@ -217,18 +219,17 @@ class FakeServable:
         ]
 
     def untuned_programs(self, cache_directory: str) -> list[bytes]:
-        if self.is_destroyed:
-            raise StatusError(9, f"{self.id} is destroyed")
+        self._check_is_alive()
         return self.untuned
 
     def offer_tuned_programs(self, cache_directory: str) -> list[int]:
-        if self.is_destroyed:
-            raise StatusError(9, f"{self.id} is destroyed")
+        self._check_is_alive()
         untuned = {rows for item in self.accelerated for rows in item.untuned_rows}
         self.offered_rows = [rows for rows in self.tuned_rows if rows in untuned]
         return self.offered_rows
 
     def try_tuned_programs(self, rows: int, method: str, request: bytes) -> bytes:
+        self._check_is_alive()
         if rows not in self.offered_rows:
             raise StatusError(StatusCode.NOT_FOUND, "no program is offered")
         response = (self.respond_tuned or (lambda rows, request: self.respond(request)))(
@@ -238,7 +239,7 @@ class FakeServable:
         return response
 
     def use_tuned_programs(self, rows: int) -> int:
-        assert not self.is_destroyed
+        self._check_is_alive()
         if rows not in self.tried_rows:
             return 0
         self.used_rows.append(rows)
@@ -249,6 +250,7 @@ class FakeServable:
         return len(self.accelerated)
 
     def withdraw_tuned_programs(self) -> None:
+        self._check_is_alive()
         self.offered_rows = []
 
     def seal_arena(self) -> bool:
@@ -264,6 +266,7 @@ class FakeServable:
         return self.predict(request)
 
     def replay(self, method: str, request: bytes) -> bytes:
+        self._check_is_alive()
         may_write = self.kept is not None and request not in self.unkeepable_requests
         if request in self.writing_requests | self.unkeepable_requests and not may_write:
             raise StatusError(StatusCode.PERMISSION_DENIED, "a request may change a variable")
@@ -293,7 +296,7 @@ class FakeServable:
         return self.respond(request)
 
     def signature_def_map(self) -> bytes:
-        assert not self.is_destroyed
+        self._check_is_alive()
         return self.signatures
 
     def set_metadata_json(self, json: str) -> None:
@@ -304,8 +307,7 @@ class FakeServable:
         return self.figures
 
     def arena_statistics(self) -> ArenaStatistics | None:
-        if self.is_destroyed:
-            raise StatusError(9, f"{self.id} is destroyed")
+        self._check_is_alive()
         return self.arena
 
     def quiesce(self, timeout_seconds: float) -> bool:
