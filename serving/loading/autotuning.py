@@ -96,9 +96,9 @@ class Autotuning:
     """Replaces the programs of versions that serve by autotuned ones, one version at a time.
 
     A thread `autotuning` has a process compile them into the cache, loads them, compares their answers with those
-    of the version (`TunedCheck`), and gives them to its requests, which wait for nothing of that. Whatever fails
-    leaves the programs as they are. After a passing shortage, or a process that failed, the version is tried again.
-    A version that is retired meanwhile is left, and its process ended.
+    of the version (`TunedCheck`), and gives them to its requests. These wait for the check's runs as for others, and
+    for the GPU's driver. Whatever fails leaves the programs as they are. After a passing shortage, or a process that
+    failed, the version is tried again. A version that is retired meanwhile is left, and its process ended.
 
     Thread: any, at once. Call `start` on a thread of normal priority, because the thread and its processes inherit
     it.

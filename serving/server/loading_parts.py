@@ -146,7 +146,8 @@ def _make_autotuning(
         _log.warning(
             "autotuning_has_no_memory",
             reason=f"--accelerator_memory_fraction={config.accelerator_memory_fraction:g} leaves none of a GPU "
-            "for it, so graphs that come later are autotuned by the next start",
+            "for it, so graphs that come later are autotuned by the next start; lower it to 0.98, or give "
+            "--accelerator_autotuning=start",
         )
         return None
     settings = TrialSettings(

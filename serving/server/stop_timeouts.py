@@ -19,7 +19,7 @@ REQUEST_LOG_TIMEOUT_SECONDS = 5.0
 """How long a stop waits for the queued records of request logs: up to 64 MB, or a dead disk."""
 
 AUTOTUNING_TIMEOUT_SECONDS = 0.5
-"""The longest wait for the thread of autotuning. Its process is killed, and its next run is the last."""
+"""The longest wait for the thread of autotuning. Its process is killed, and its run under way is the last."""
 
 GPU_SENSORS_TIMEOUT_SECONDS = 0.5
 """The longest wait for the look at the GPU's sensors. It takes a millisecond unless the driver hangs."""
