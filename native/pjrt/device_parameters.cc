@@ -38,7 +38,7 @@ class DeviceParameters::FirstUpload final : public DriverThread::Task {
   base::Status TakeResult() { return std::move(result_); }
 
  private:
-  void Run() override { result_ = parameters_->UploadNow(); }
+  void Run() override { result_ = parameters_->UploadNow(/*is_of_load=*/true); }
 
   DeviceParameters* const parameters_;
   base::Status result_;
@@ -59,7 +59,7 @@ void DeviceParameters::Run() {
     const std::lock_guard lock(mutex_);
     if (copy_ != nullptr) return;
   }
-  base::Status uploaded = UploadNow();
+  base::Status uploaded = UploadNow(/*is_of_load=*/false);
   // There may be no room yet; the next Pin after a while asks again.
   if (uploaded.ok() || uploaded.code() == base::Code::kResourceExhausted) return;
   accelerator_->NoteFailure();
@@ -68,10 +68,10 @@ void DeviceParameters::Run() {
 }
 
 // On the thread of the uploads.
-base::Status DeviceParameters::UploadNow() {
+base::Status DeviceParameters::UploadNow(bool is_of_load) {
   const int64_t began_ns = base::MonotonicNs();
   ParameterUpload upload(*accelerator_, tensors_, scatters_);
-  auto made = upload.Make({model_, run_bytes_, this, began_ns});
+  auto made = upload.Make({model_, run_bytes_, this, began_ns, is_of_load});
   if (!made.ok()) return made.status();
   std::shared_ptr<const ParameterCopy> copy = std::move(made.value());
   const int64_t now_ns = base::MonotonicNs();

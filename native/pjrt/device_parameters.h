@@ -80,7 +80,7 @@ class DeviceParameters final : private DeviceMemory::Owner, private DriverThread
   std::shared_ptr<const void> TakeOut() override;
   void Run() override;
 
-  base::Status UploadNow();
+  base::Status UploadNow(bool is_of_load);
   void AskForCopy(int64_t now_ns);
 
   const std::shared_ptr<const Accelerator> accelerator_;

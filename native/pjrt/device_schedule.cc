@@ -9,9 +9,13 @@ namespace millpond::pjrt {
 void DeviceSchedule::Add(const std::string& model, bool is_low, int64_t id, int64_t cost_ns) {
   Queue& queue = queues_[model];
   // A tag says nothing among the models of another priority.
-  if (queue.is_low != is_low) queue.tag_ns = 0;
+  const bool moves = queue.is_low != is_low;
+  if (moves) queue.tag_ns = 0;
   queue.is_low = is_low;
-  if (queue.runs.empty()) queue.tag_ns = std::max(queue.tag_ns, served_ns_[is_low ? 1 : 0]);
+  // A model that comes to others begins with them, also if runs of its other version wait.
+  if (moves || queue.runs.empty()) {
+    queue.tag_ns = std::max(queue.tag_ns, served_ns_[is_low ? 1 : 0]);
+  }
   queue.runs.push_back({id, std::clamp<int64_t>(cost_ns, 0, kCostNsMax)});
 }
 

@@ -30,7 +30,8 @@ ParameterUpload::ParameterUpload(const Accelerator& accelerator,
 
 base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const UploadWish& wish) {
   MakePlans(wish.model);
-  const bool is_first = accelerator_.memory().ChargedBytes(wish.model).first == 0;
+  const bool is_first =
+      wish.is_of_load && accelerator_.memory().ChargedBytes(wish.model).first == 0;
   auto charge = Charge(wish);
   if (!charge.ok()) return charge.status();
   Scatter(wish.model);
@@ -39,9 +40,9 @@ base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const
   if (sent.ok()) AddTables(wish.model);
   // The next version is as large, and lives beside this one.
   if (sent.ok() && is_first) {
-    // Charged meanwhile, so that a run of that moment does not find less than it was promised.
-    const auto charged = accelerator_.memory().ChargeRun(wish.model, sent_bytes_);
-    if (charged) accelerator_.Reserve(sent_bytes_);
+    // Charged meanwhile, so that no run of that moment finds less than it was promised.
+    const auto charged = accelerator_.memory().ChargeProgram(wish.model, sent_bytes_, 0);
+    if (charged.ok()) accelerator_.Reserve(sent_bytes_);
   }
   plans_.clear();
   std::vector<ParameterCopy::Buffer> buffers = std::exchange(buffers_, {});

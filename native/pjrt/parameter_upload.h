@@ -38,6 +38,7 @@ struct UploadWish {
   int64_t run_bytes = 0;  // the memory of the largest run with the parameters
   DeviceMemory::Owner* owner = nullptr;
   int64_t now_ns = 0;
+  bool is_of_load = true;  // false: parameters that were dropped come back
 };
 
 // One upload of a version's parameters to an accelerator. A table that is there already, as a part

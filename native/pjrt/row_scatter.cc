@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <optional>
 
 #include "native/pjrt/copies.h"
@@ -79,7 +80,7 @@ class RowScatter::Steps {
       leases_.push_back(accelerator.upload_staging().Take());
       blocks_[i] = leases_.back().data();
       if (blocks_[i] != nullptr) continue;
-      own_[i].reset(new char[block_bytes]);
+      own_[i].reset(new (std::nothrow) char[block_bytes]);
       blocks_[i] = own_[i].get();
     }
   }
@@ -92,6 +93,9 @@ class RowScatter::Steps {
   base::Status Take(const Executable& program, const int64_t* rows, int64_t count, int64_t size) {
     if (device_blocks_.size() == kStepsAtOnce) MILLPOND_RETURN_IF_ERROR(Await());
     char* const block = blocks_[device_blocks_.size()];
+    if (block == nullptr) {
+      return {base::Code::kResourceExhausted, "no memory is left for the rows of a table"};
+    }
     FillBlock(tensor_, rows, count, size, block);
     const size_t bytes = BlockOf(size, RowBytes(tensor_)).bytes;
     const auto word_count = static_cast<int64_t>(bytes / PackedTensors::kWordBytes);

@@ -26,6 +26,8 @@ constexpr int64_t kLookAtSharingNs = 50'000'000;
 // Each shorter run takes a 64th of the difference off Thread::run_ns, so that a long run is
 // forgotten after some hundred short ones.
 constexpr int64_t kFade = 64;
+// The queue is told of one in so many short runs that pass it.
+constexpr uint64_t kNotedOneOf = 16;
 
 base::Status TooLate() {
   return {
@@ -59,6 +61,7 @@ RequestThreads::RequestThreads(EventSource* source, const servable::BatchRegistr
                                std::vector<GroupPlan> groups, size_t max_count, bool is_bound)
     : source_(source),
       regular_count_(CountThreads(groups, /*with_spare=*/false)),
+      spare_count_(CountThreads(groups, /*with_spare=*/true) - regular_count_),
       max_count_(std::max(max_count, CountThreads(groups, /*with_spare=*/true))),
       share_of_model_(std::max<size_t>(
           max_count_ > regular_count_ ? max_count_ - regular_count_ : max_count_ - 1, 1)),
@@ -263,9 +266,17 @@ bool RequestThreads::RunNext(Thread* self, ThreadGroup* group) {
   return true;
 }
 
+// True if the queue is to know of a run that passes it: if runs are long, and now and then.
+bool RequestThreads::IsNoted(Thread* self) {
+  if (self->charge.model != kNoModelKey) return false;
+  return self->run_ns >= RunQueue::kLongRunNs || ++self->passed_count % kNotedOneOf == 0;
+}
+
 void RequestThreads::Run(Thread* self, ThreadGroup* group,
                          const std::shared_ptr<RunnableCall>& call) {
   const int64_t begin_ns = base::MonotonicNs();
+  const bool is_noted = IsNoted(self);
+  if (is_noted) call->PeekQueueKeys();
   // Before the call is shown, because the watchdog asks a call that it sees for its model.
   call->Read();
   {
@@ -289,6 +300,9 @@ void RequestThreads::Run(Thread* self, ThreadGroup* group,
   self->last_run_ns = self->now_ns - begin_ns;
   self->charge.took_ns = self->last_run_ns;
   if (self->charge.holds_thread) SettleRun(self);
+  if (is_noted && self->charge.model == kNoModelKey) {
+    group->queue.NotePassed(call->model_key(), self->last_run_ns, self->now_ns);
+  }
   const bool is_longer = self->last_run_ns >= self->run_ns;
   self->run_ns =
       is_longer ? self->last_run_ns : self->run_ns - (self->run_ns - self->last_run_ns) / kFade;
@@ -559,6 +573,7 @@ void RequestThreads::ShareThreads(const LongRuns& long_runs, const std::vector<N
   // At least one, because a run of another model may end before the next look. A model gets no
   // spare thread if it has the others.
   size_t able_count = std::max<size_t>(long_runs.able_count + new_count, 1);
+  able_count -= std::min(able_count - 1, spare_count_);
   if (groups_.is_shared()) able_count = std::min(able_count, regular_count_);
   std::set<std::string> models;
   for (const auto& [model, count] : long_runs.counts_by_model) {

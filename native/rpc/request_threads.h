@@ -206,7 +206,8 @@ class RequestThreads final {
     // At first it is kWakeNs, so that a thread without runs wakes another one.
     int64_t run_ns = kWakeNs;
     int64_t last_run_ns = 0;
-    RunCharge charge;  // of its last run, in the queue of
+    uint64_t passed_count = 0;  // runs that no queue has charged
+    RunCharge charge;           // of its last run, in the queue of
     ThreadGroup* charging_group = nullptr;
   };
 
@@ -233,6 +234,7 @@ class RequestThreads final {
   void WaitForEvents(Thread* self);
   std::shared_ptr<RunnableCall> TakeNext(Thread* self, ThreadGroup* group);
   void SettleRun(Thread* self);
+  static bool IsNoted(Thread* self);
   bool RunNext(Thread* self, ThreadGroup* group);
   void RunNextOfAny(Thread* self);
   void PassOn(const Thread& self);
@@ -296,6 +298,7 @@ class RequestThreads final {
 
   EventSource* const source_;
   const size_t regular_count_;
+  const size_t spare_count_;
   const size_t max_count_;
   const size_t share_of_model_;  // threads that long runs of one model may take
   const bool is_bound_;

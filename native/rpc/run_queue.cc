@@ -176,6 +176,14 @@ void RunQueue::Settle(const RunCharge& charge) {
   CountReady();
 }
 
+void RunQueue::NotePassed(ModelKey model, int64_t took_ns, int64_t now_ns) {
+  if (model == kNoModelKey) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Share* const share = ShareOf(model);
+  share->came_ns = now_ns;
+  LearnRun(took_ns, share);
+}
+
 void RunQueue::SettleEarly(RunCharge* charge, int64_t took_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   charge->took_ns = took_ns;
@@ -249,9 +257,13 @@ void RunQueue::SettleLocked(const RunCharge& charge) {
   const int64_t own_ns = std::max(charge.took_ns - charge.guests_ns, kCostNsMin);
   if (charge.period == period_) SetTag(share, share->start_ns + own_ns - charge.charged_ns);
   Learn(std::max(own_ns / charge.request_count, kCostNsMin), &share->cost_ns);
-  // A thread that had no core for a while says nothing about the runs.
-  const int64_t run_ns_max = share->run_ns == 0 ? charge.took_ns : kLateFactor * share->run_ns;
-  Learn(std::min(charge.took_ns, run_ns_max), &share->run_ns);
+  LearnRun(charge.took_ns, share);
+}
+
+// A thread that had no core for a while says nothing about the runs.
+void RunQueue::LearnRun(int64_t took_ns, Share* share) {
+  const int64_t run_ns_max = share->run_ns == 0 ? took_ns : kLateFactor * share->run_ns;
+  Learn(std::min(took_ns, run_ns_max), &share->run_ns);
 }
 
 void RunQueue::Learn(int64_t ns, int64_t* mean_ns) {

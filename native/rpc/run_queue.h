@@ -125,8 +125,11 @@ class RunQueue {
   // Puts right what the requests of a run that has ended were charged, and learns from it. The run
   // holds no thread any more.
   void Settle(const RunCharge& charge);
-  // Does the same for a run that goes on, on a thread that serves nothing else from now on. It has
-  // taken `took_ns` so far. Clears `charge`.
+  // Learns from a run that passed the queue without a charge. Otherwise models whose requests come
+  // one at a time would never be known, and never share the threads.
+  void NotePassed(ModelKey model, int64_t took_ns, int64_t now_ns);
+  // Does the same as Settle for a run that goes on, on a thread that serves nothing else from now
+  // on. It has taken `took_ns` so far. Clears `charge`.
   void SettleEarly(RunCharge* charge, int64_t took_ns);
   // Decides whether models share the threads, and limits what each may hold: any model may take one
   // while fewer than `any_max` are held, here and elsewhere, and the models share `rest_count`
@@ -184,6 +187,7 @@ class RunQueue {
     return share.cost_ns == 0 ? kUnknownCostNs : share.cost_ns;
   }
   static void Learn(int64_t ns, int64_t* mean_ns);
+  static void LearnRun(int64_t took_ns, Share* share);
   static Place PlaceOf(Share* share) { return {share->start_ns, share->filled_id, share}; }
   Share* First() const { return order_.empty() ? nullptr : order_.begin()->share; }
   Share* Next() const;

@@ -152,6 +152,31 @@ TEST(DeviceScheduleTest, LowPriorityYieldsBetweenRuns) {
   EXPECT_EQ(schedule.Begin(/*is_shared=*/false), 3) << "no other model has a run";
 }
 
+// In a swap a model has runs of both priorities, if its settings changed.
+TEST(DeviceScheduleTest, AChangeOfPriorityIsNoAdvantage) {
+  DeviceSchedule schedule;
+  int64_t now_ns = 0;
+  int64_t id = 0;
+  const auto run_one = [&] {
+    const std::optional<int64_t> begun = schedule.Begin(/*is_shared=*/true);
+    EXPECT_TRUE(begun.has_value());
+    schedule.End(begun.value_or(0), now_ns, now_ns + kMs);
+    now_ns += kMs;
+    return begun.value_or(0);
+  };
+  for (int i = 0; i < 1'000; ++i) {
+    schedule.Add("other", false, ++id, kMs);
+    run_one();
+  }
+  schedule.Add("m", true, ++id, kMs);
+  for (int i = 0; i < 100; ++i) schedule.Add("m", false, ++id, kMs);
+  schedule.Add("other", false, ++id, kMs);
+  const int64_t others = id;
+  int before_count = 0;
+  while (run_one() != others) ++before_count;
+  EXPECT_LE(before_count, 3);
+}
+
 TEST(DeviceScheduleTest, SharingModelsHaveFewRunsUnderWay) {
   DeviceSchedule schedule;
   const auto begin = [&schedule](const std::string& model, int64_t id, int64_t cost_ns) {

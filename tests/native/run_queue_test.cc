@@ -598,6 +598,24 @@ TEST_F(SharedThreadsTest, ShortRunsAreNotHeldBack) {
   EXPECT_FALSE(queue_.is_shared());
 }
 
+// Requests that come one at a time pass the queue, which must know of their models all the same.
+TEST_F(SharedThreadsTest, ModelsThatOnlyPassShareTheThreads) {
+  RunCharge charge;
+  for (const char* const model : {"slow", "quick"}) {
+    const std::shared_ptr<RunnableCall> call = NewCall(model, "");
+    ASSERT_TRUE(queue_.TryPass(call.get(), now_ns_, &charge));
+    ASSERT_EQ(charge.model, kNoModelKey);
+    call->PeekQueueKeys();
+    queue_.NotePassed(call->model_key(), model[0] == 's' ? 3 * kMs : kMs / 10, now_ns_);
+  }
+  queue_.LimitThreads(1, 2, /*has_long_run=*/false, now_ns_);
+  EXPECT_TRUE(queue_.is_shared());
+  for (int i = 0; i < 5; ++i) Come("slow");
+  Dispatch(3);
+  EXPECT_EQ(held_["slow"], 1);
+  EXPECT_TRUE(queue_.TryPass(NewCall("quick", "").get(), now_ns_, &charge));
+}
+
 TEST_F(SharedThreadsTest, ARequestThatPassesHoldsItsThread) {
   Teach("m", 20 * kMs);
   Teach("n", 20 * kMs);

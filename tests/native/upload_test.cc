@@ -260,6 +260,18 @@ TEST_F(UploadTest, ASwapTakesNoMemoryFromTheDriver) {
   EXPECT_EQ(controls_->used_bytes, 0);
 }
 
+// The next version has no right to what the runs of others were promised.
+TEST_F(UploadTest, NothingIsReservedOfTheMemoryForRuns) {
+  Open();
+  accelerator_->memory().SetLimit(16 * kMiB);
+  const auto slab = MakeSlab(8 * kMiB, 8 * kMiB);
+  DeviceParameters other(accelerator_, "other", {TensorAt(slab->start(), 2 * kMiB)});
+  ASSERT_TRUE(other.Upload(/*run_bytes=*/8 * kMiB).ok());
+  const int64_t taken = controls_->most_used_bytes;
+  const auto parameters = UploadAll({TensorAt(slab->start() + 4 * kMiB, 4 * kMiB)});
+  EXPECT_EQ(controls_->most_used_bytes, std::max<int64_t>(taken, 6 * kMiB));
+}
+
 // Memory that the next version may need is not worth an error, nor a byte of what others have.
 TEST_F(UploadTest, NothingIsReservedOnAFullDevice) {
   Open();
@@ -320,13 +332,14 @@ TEST_F(UploadTest, MemoryThatIsNotUnpinnedStaysCounted) {
 TEST_F(UploadTest, AStagingBlockThatIsNotUnpinnedIsKept) {
   Open();
   auto pool = accelerator_->MakeStaging(4096);
-  const char* const data = pool->Take().data();
+  char* const data = pool->Take().data();
+  std::memset(data, 7, 4096);
   const int64_t bytes = accelerator_->staging_bytes();
   ASSERT_GT(bytes, 0);
   controls_->unpins = false;
   pool.reset();
   EXPECT_EQ(accelerator_->staging_bytes(), bytes);
-  EXPECT_EQ(data[0], data[0]) << "a sanitizer sees if it was freed";
+  EXPECT_EQ(std::count(data, data + 4096, 7), 4096) << "a sanitizer sees if it was freed";
   controls_->unpins = true;
   controls_->live_pins -= 1;
 }
