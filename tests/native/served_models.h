@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,6 +80,32 @@ class ServedModels : public ::testing::Test {
     return replies;
   }
 
+  // Starts a run of each of `count` models, and returns once all of them run. Models whose runs are
+  // long leave threads to others, so that it takes so many models to have all threads.
+  std::vector<std::future<RawClient::Reply>> BeginHeldOfAll(int count) {
+    const int before_count = gate_.arrived_count();
+    std::vector<std::future<RawClient::Reply>> replies;
+    for (int i = 0; i < count; ++i) {
+      replies.push_back(client_->Begin(kPredictPath, Request(HeldName(i))));
+    }
+    gate_.WaitForArrivals(before_count + count);
+    return replies;
+  }
+
+  // Returns the name of a model whose runs wait for the gate: another one for each number.
+  std::string HeldName(int number) {
+    if (number == 0) return "held";
+    if (number == 1) return "also_held";
+    const std::string name = "held_" + std::to_string(number);
+    if (more_held_.count(number) == 0) {
+      auto made = std::make_unique<Scripted>(
+          name, 1, [this](const tensor::RunContext& run) { return gate_.Pass(run); });
+      EXPECT_TRUE(servable::PublishHighest(map_, made->entry).ok());
+      more_held_[number] = std::move(made);
+    }
+    return name;
+  }
+
   // Predict requests that reached no version: an unknown model, or bytes that do not parse.
   metrics::RequestSnapshot UnmatchedRequests() const {
     return statistics_->unmatched()->Of(metrics::Method::kPredict).Summary();
@@ -92,6 +119,7 @@ class ServedModels : public ::testing::Test {
   Scripted quick_;
   Scripted held_;
   Scripted also_held_;
+  std::map<int, std::unique_ptr<Scripted>> more_held_;
   servable::ServingMap map_;
   const std::shared_ptr<metrics::RequestStatistics> statistics_ =
       std::make_shared<metrics::RequestStatistics>(/*now_ns=*/0);

@@ -307,7 +307,7 @@ TEST_F(DeadlineTest, ADeadlineInManyThousandYearsIsNotOneThatHasPassed) {
 
 TEST_F(ServerTest, AnExpiredRequestIsNotRun) {
   Start();
-  auto held = BeginHeld(MaxRunCount());
+  auto held = BeginHeldOfAll(MaxRunCount());
   // No thread takes these requests before their deadlines. The server's clock for a deadline starts
   // when the request arrives: once the later one has passed, the earlier one has on both sides.
   grpc::ClientContext earlier;
@@ -386,7 +386,7 @@ TEST_F(ServerTest, LongRunsDelayNeitherHealthNorOtherRequests) {
 TEST_F(ServerTest, HealthIsAnsweredWhileAllRunsAreTaken) {
   Start();
   server_->SetHealth("", true);
-  auto held = BeginHeld(MaxRunCount());
+  auto held = BeginHeldOfAll(MaxRunCount());
   EXPECT_TRUE(client_->Call(kCheckPath, "").status.ok());
   gate_.Open();
   for (auto& reply : held) EXPECT_TRUE(reply.get().status.ok());
@@ -397,13 +397,14 @@ TEST_F(ServerTest, WithAllItsRunsTakenACancellationStillReachesThem) {
   std::vector<grpc::ClientContext> contexts(MaxRunCount());
   std::vector<std::future<RawClient::Reply>> replies;
   for (auto& context : contexts) {
-    const char* const model = replies.size() % 2 == 0 ? "held" : "also_held";
+    const std::string model = HeldName(static_cast<int>(replies.size()));
     replies.push_back(client_->Begin(kPredictPath, Request(model), &context));
   }
   gate_.WaitForArrivals(MaxRunCount());
   for (auto& context : contexts) context.TryCancel();
   WaitUntilUnpinned(*held_.entry);
   WaitUntilUnpinned(*also_held_.entry);
+  for (const auto& [number, model] : more_held_) WaitUntilUnpinned(*model->entry);
   EXPECT_TRUE(Predict("m").status.ok());
 }
 
@@ -422,7 +423,7 @@ TEST_F(ServerTest, OneModelsLongRunsLeaveThreadsToOthers) {
 
 TEST_F(ServerTest, RequestsBeyondAllRunsWaitAndAreAnswered) {
   Start();
-  auto held = BeginHeld(MaxRunCount());
+  auto held = BeginHeldOfAll(MaxRunCount());
   std::vector<std::future<RawClient::Reply>> waiting;
   for (int i = 0; i < 8; ++i) waiting.push_back(client_->Begin(kPredictPath, Request("m")));
   gate_.Open();
@@ -659,7 +660,7 @@ TEST_F(ServerTest, ShutdownCancelsRunsThatHaveJustBegun) {
 
 TEST_F(ServerTest, ShutdownCancelsARunOnEveryThread) {
   Start();
-  auto held = BeginHeld(MaxRunCount());
+  auto held = BeginHeldOfAll(MaxRunCount());
   EXPECT_FALSE(server_->Shutdown(20'000'000));
   for (auto& reply : held) EXPECT_FALSE(reply.get().status.ok());
   EXPECT_EQ(held_.entry->handle_count(), 0);
@@ -668,7 +669,7 @@ TEST_F(ServerTest, ShutdownCancelsARunOnEveryThread) {
 // More calls than threads: some calls are still queued when the server shuts down.
 TEST_F(ServerTest, ShutdownWithMoreCallsThanItRunsEndsThemAll) {
   Start();
-  auto held = BeginHeld(MaxRunCount());
+  auto held = BeginHeldOfAll(MaxRunCount());
   for (int i = 0; i < 20; ++i) {
     held.push_back(client_->Begin(i % 2 == 0 ? kPredictPath : kMetadataPath, Request("m")));
   }
@@ -799,7 +800,7 @@ TEST_F(ServerTest, ShutdownHangsNoClientThatConnects) {
 // Calls that have arrived wait, because all threads are busy; the drain includes them.
 TEST_F(ServerTest, ShutdownAnswersTheCallsThatWait) {
   Start();
-  auto held = BeginHeld(MaxRunCount());
+  auto held = BeginHeldOfAll(MaxRunCount());
   std::vector<std::future<RawClient::Reply>> waiting;
   for (int i = 0; i < 20; ++i) waiting.push_back(client_->Begin(kPredictPath, Request("m")));
   // Requests of one connection stay in order: once this one has come, the others have come too.
