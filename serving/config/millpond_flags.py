@@ -430,7 +430,7 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         integer(0, 1024),
         ServerConfig.grpc_request_threads,
         "threads that run gRPC requests while no request runs long; 0: one per core, but no more "
-        "than --grpc_max_threads. With --accelerator, as many again serve while some wait for it",
+        "than --grpc_max_threads. With --accelerator, as many again serve",
     ),
     Flag(
         "request_thread_groups",
