@@ -80,7 +80,8 @@ class ByteBudget::Share {
   // left. A share can always shrink.
   bool Resize(int64_t bytes);
   bool Add(int64_t bytes) { return Resize(bytes_ + bytes); }
-  // Returns the bytes to nobody: what they were taken for stays until the process ends.
+  // Leaves the bytes taken for ever, because the memory that they stand for stays until the process
+  // ends.
   void Abandon() { bytes_ = 0; }
 
   int64_t bytes() const { return bytes_; }

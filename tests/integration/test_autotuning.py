@@ -1,7 +1,6 @@
 """A server whose accelerator autotunes under a lock, as a GPU does: a plugin over that for CPUs."""
 
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from serving.client import Client
-from tests.integration.accelerators import plugin_path
+from tests.integration.accelerators import compiled_plugin, plugin_path
 from tests.integration.clients import array, caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import let_settle
@@ -25,13 +24,7 @@ X = np.ones((4, 8), np.float32)
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import tensorflow as tf
-
-    library = tmp_path_factory.mktemp("plugin") / "cuda_like.so"
-    include = f"-I{tf.sysconfig.get_include()}"
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", include, str(_SOURCE)]
-    subprocess.run([*command, "-o", str(library), "-ldl", "-lpthread"], check=True)
-    return library
+    return compiled_plugin(_SOURCE, tmp_path_factory.mktemp("plugin"))
 
 
 @pytest.fixture(scope="module")

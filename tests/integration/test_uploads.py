@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from serving.core.servable import AVAILABLE, END
-from tests.integration.accelerators import plugin_path
+from tests.integration.accelerators import compiled_plugin, plugin_path
 from tests.integration.clients import array, caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
@@ -30,13 +29,7 @@ QUOTA_BYTES = 5 * PARAMETER_BYTES // 2
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import tensorflow as tf
-
-    library = tmp_path_factory.mktemp("plugin") / "failing_uploads.so"
-    include = f"-I{tf.sysconfig.get_include()}"
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", include, str(_SOURCE)]
-    subprocess.run([*command, "-o", str(library), "-ldl", "-lpthread"], check=True)
-    return library
+    return compiled_plugin(_SOURCE, tmp_path_factory.mktemp("plugin"))
 
 
 @pytest.fixture(scope="module")
