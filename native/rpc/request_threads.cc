@@ -300,7 +300,8 @@ void RequestThreads::Run(Thread* self, ThreadGroup* group,
   self->last_run_ns = self->now_ns - begin_ns;
   self->charge.took_ns = self->last_run_ns;
   if (self->charge.holds_thread) SettleRun(self);
-  if (is_noted && self->charge.model == kNoModelKey) {
+  // A thread of lower priority takes no lock of the queue.
+  if (is_noted && self->charge.model == kNoModelKey && !self->gives_way) {
     group->queue.NotePassed(call->model_key(), self->last_run_ns, self->now_ns);
   }
   const bool is_longer = self->last_run_ns >= self->run_ns;
