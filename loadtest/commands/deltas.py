@@ -2,10 +2,9 @@
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +12,8 @@ from rich.table import Table
 from loadtest.commands.options import Command, add_json_option, positive, positive_integer
 from loadtest.drive.trained_model import MODEL_NAME, TrainedTables
 from loadtest.measure.process_memory import resident
-from loadtest.measure.server_pages import ServerPages, read_bytes_of
+from loadtest.measure.server_pages import ServerPages
+from loadtest.measure.version_loads import VersionLoad, load_of
 from loadtest.plan.row_values import RowValues
 from loadtest.report.tables import write_json
 from serving.base.clock import Clock, SystemClock, seconds_since
@@ -35,28 +35,9 @@ class LoadedVersion:
     export_seconds: float
     # From the rename to the moment at which a client sees it AVAILABLE.
     available_seconds: float
-    # From the swap's record.
-    load_seconds: float
-    stage_seconds: Mapping[str, float]
-    restored_bytes: int
-    kept_bytes: int
-    copied_bytes: int
-    restored_in_full: str
+    load: VersionLoad
     # When the version before it is gone.
     resident_bytes: int
-
-
-def load_of(swap: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a version that its swap's record has. Pure."""
-    stages = {item["name"]: item["seconds"] for item in swap["stages"] if item["task"] == "load"}
-    return {
-        "load_seconds": swap["published_at"] - swap["load_started_at"],
-        "stage_seconds": stages,
-        "restored_bytes": read_bytes_of(swap),
-        "kept_bytes": swap["kept_bytes"] or 0,
-        "copied_bytes": swap["figures"].get("copied_bytes", 0),
-        "restored_in_full": swap["delta_restored_in_full"],
-    }
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +110,7 @@ def _measure(
         export_seconds=export_seconds,
         available_seconds=available_seconds,
         resident_bytes=_resident_bytes(server, clock),
-        **load_of(swap),
+        load=load_of(swap),
     )
 
 
@@ -148,16 +129,16 @@ def table_of(table_bytes: int, loaded: Iterable[LoadedVersion]) -> Table:
         "MB written": [f"{item.written_bytes / _MB:,.1f}" for item in loaded],
         "seconds to write it": [f"{item.export_seconds:.2f}" for item in loaded],
         "seconds, rename to AVAILABLE": [f"{item.available_seconds:.2f}" for item in loaded],
-        "seconds, load to publish": [f"{item.load_seconds:.2f}" for item in loaded],
-        "MB read": [f"{item.restored_bytes / _MB:,.1f}" for item in loaded],
-        "MB found in memory": [f"{item.kept_bytes / _MB:,.1f}" for item in loaded],
-        "MB copied of these": [f"{item.copied_bytes / _MB:,.1f}" for item in loaded],
+        "seconds, load to publish": [f"{item.load.load_seconds:.2f}" for item in loaded],
+        "MB read": [f"{item.load.restored_bytes / _MB:,.1f}" for item in loaded],
+        "MB found in memory": [f"{item.load.kept_bytes / _MB:,.1f}" for item in loaded],
+        "MB copied of these": [f"{item.load.copied_bytes / _MB:,.1f}" for item in loaded],
         "MB resident after it": [f"{item.resident_bytes / _MB:,.0f}" for item in loaded],
-        "in full, because": [item.restored_in_full or "-" for item in loaded],
+        "in full, because": [item.load.restored_in_full or "-" for item in loaded],
     }
-    for stage in dict.fromkeys(stage for item in loaded for stage in item.stage_seconds):
+    for stage in dict.fromkeys(stage for item in loaded for stage in item.load.stage_seconds):
         rows[f"ms of {stage}"] = [
-            f"{item.stage_seconds.get(stage, 0) * 1000:,.1f}" for item in loaded
+            f"{item.load.stage_seconds.get(stage, 0) * 1000:,.1f}" for item in loaded
         ]
     table = Table(f"{table_bytes / _MB:,.0f} MB of tables", *(str(item.version) for item in loaded))
     for name, figures in rows.items():

@@ -12,6 +12,9 @@ from loadtest.plan.row_values import TABLE_COUNT, RowValues, dense
 
 MODEL_NAME = "trained"
 
+DELTA, FULL = "delta", "full"
+"""The kinds of versions: a base with deltas of it, and versions as any trainer writes them."""
+
 
 @dataclass(frozen=True)
 class WrittenVersion:
@@ -95,7 +98,7 @@ class TrainedTables:
         """Writes all tables, as any trainer does, beside the place where servers look. `publish` follows."""
         import tensorflow as tf
 
-        from millpond.delta.version_files import written_beside
+        from millpond.version_files import written_beside
 
         written = self._written(version)
         with written_beside(written.path) as partial:

@@ -1,9 +1,10 @@
 """A trainer in a process of its own: stock TensorFlow and `millpond.delta`, without a server.
 
-    python -m loadtest.drive.trainer DIRECTORY KIND VALUES
+    python -m loadtest.drive.trainer DIRECTORY KIND VALUES [TEMPLATES]
 
 It writes version 1 below DIRECTORY, and then, for each number on its standard input, that version. It answers
-each with a line of JSON, and ends with its input. VALUES are the fields of `RowValues` as JSON.
+each with a line of JSON, and ends with its input. VALUES are the fields of `RowValues` as JSON. With TEMPLATES,
+which `version_template` writes, it works without TensorFlow and without the tables in memory.
 """
 
 import json
@@ -18,12 +19,11 @@ from tempfile import TemporaryFile
 from threading import Timer
 from typing import IO, Any
 
-from loadtest.drive.trained_model import TrainedTables, WrittenVersion
+from loadtest.drive.plain_tables import PlainTables
+from loadtest.drive.trained_model import DELTA, TrainedTables, WrittenVersion
 from loadtest.plan.row_values import TABLE_COUNT, RowValues
 from serving.base.clock import SystemClock
 from serving.base.errors import Unavailable
-
-DELTA, FULL = "delta", "full"
 
 # On a machine of its own it would take nothing from the server.
 _NICE = 10
@@ -49,12 +49,15 @@ class Export:
 class Trainer:
     """Runs a trainer inside `with`, whose first version is there at once. One thread at a time."""
 
-    def __init__(self, directory: Path, kind: str, values: RowValues) -> None:
-        """`kind` is DELTA or FULL: what the later versions are."""
+    def __init__(
+        self, directory: Path, kind: str, values: RowValues, templates: Path | None = None
+    ) -> None:
+        """`kind` is DELTA or FULL: what the later versions are. With `templates` TensorFlow is not needed."""
         self.base_path = directory / "versions"
         self._command = [
             *(sys.executable, "-m", "loadtest.drive.trainer"),
             *(str(directory), kind, json.dumps(asdict(values))),
+            *([] if templates is None else [str(templates)]),
         ]
         self._cleanup = ExitStack()
         self._process: subprocess.Popen[str] | None = None
@@ -123,9 +126,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 # --- In the trainer's process ---------------------------------------------------------------------
 
 
-def _serve(directory: Path, kind: str, values: RowValues, lines: IO[str], out: IO[str]) -> None:
+def _serve(
+    tables: TrainedTables | PlainTables, kind: str, values: RowValues, lines: IO[str], out: IO[str]
+) -> None:
     """Writes version 1 and says so, and then each version that `lines` asks for."""
-    tables = TrainedTables(directory, values)
     if kind == DELTA:
         tables.publish_base()
         write = tables.export_delta
@@ -138,7 +142,7 @@ def _serve(directory: Path, kind: str, values: RowValues, lines: IO[str], out: I
 
 
 def _exported(
-    tables: TrainedTables,
+    tables: TrainedTables | PlainTables,
     write: Callable[[int], WrittenVersion],
     values: RowValues,
     version: int,
@@ -163,15 +167,24 @@ def _say(out: IO[str], document: Any) -> None:
     out.flush()
 
 
-def _main(directory: str, kind: str, values: str) -> None:
-    os.nice(_NICE)
-    # Its lines are JSON: what libraries print goes to the errors.
-    out, sys.stdout = sys.stdout, sys.stderr
+def _tables(
+    directory: Path, values: RowValues, templates: str | None
+) -> TrainedTables | PlainTables:
+    if templates is not None:
+        return PlainTables(directory, values, Path(templates))
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(_THREAD_COUNT)
     tf.config.threading.set_inter_op_parallelism_threads(_THREAD_COUNT)
-    _serve(Path(directory), kind, RowValues(**json.loads(values)), sys.stdin, out)
+    return TrainedTables(directory, values)
+
+
+def _main(directory: str, kind: str, values_json: str, templates: str | None = None) -> None:
+    os.nice(_NICE)
+    # Its lines are JSON: what libraries print goes to the errors.
+    out, sys.stdout = sys.stdout, sys.stderr
+    values = RowValues(**json.loads(values_json))
+    _serve(_tables(Path(directory), values, templates), kind, values, sys.stdin, out)
 
 
 if __name__ == "__main__":

@@ -180,10 +180,10 @@ def writing_costs(
 
 
 def _compare(base: Path, table: Any) -> Any:
+    from millpond.checkpoint_index import read_index
     from millpond.delta.bases import open_base
-    from millpond.delta.checkpoint_index import read_index
     from millpond.delta.row_changes import LiveRows, StoredRows, changed_rows
-    from millpond.delta.version_files import PREFIX
+    from millpond.version_files import PREFIX
 
     index = read_index(base / PREFIX)
     stored_table = open_base(base).tables[0]

@@ -14,6 +14,7 @@ from loadtest.measure.latency import figures, ratio
 from loadtest.measure.outcome_figures import answer_figures, generator_figures, latencies_ns
 from loadtest.measure.processor_time import worst_cores
 from loadtest.measure.timeline import held_up_by_generator, late_stretches
+from loadtest.measure.version_loads import VersionLoad
 from loadtest.report.report import machine
 from loadtest.report.tables import (
     cores_line,
@@ -57,8 +58,13 @@ def kind_report(runs: Sequence[FreshRun]) -> dict[str, Any]:
         "from_export": seconds_figures([answer.from_export_seconds for answer in answers]),
         "from_rename": seconds_figures([answer.from_rename_seconds for answer in answers]),
         "written_bytes": _bytes_figures([export.own_bytes for export in exports]),
-        "read_bytes": _bytes_figures([count for run in runs for count in run.read_bytes]),
-        "restored_in_full": [reason for run in runs for reason in run.restored_in_full if reason],
+        "read_bytes": _bytes_figures([load.restored_bytes for run in runs for load in run.loads]),
+        "restored_in_full": [
+            load.restored_in_full for run in runs for load in run.loads if load.restored_in_full
+        ],
+        "first_load": _load_figures([run.first_load for run in runs]),
+        "load": _load_figures([load for run in runs for load in run.loads]),
+        "resident_bytes": _resident_figures(runs),
         "windows": shown,
         **{
             f"ratio_{key}_{window}_over_steady": ratio(shown[window], shown["steady"], f"{key}_ms")
@@ -86,11 +92,44 @@ def _bytes_figures(counts: Sequence[int]) -> dict[str, Any]:
     return {"median": round(float(np.median(counts))), "max": max(counts), "sum": sum(counts)}
 
 
+def _load_figures(loads: Sequence[VersionLoad]) -> dict[str, Any]:
+    """The seconds of whole loads and of their stages."""
+    stages = {stage: None for load in loads for stage in load.stage_seconds}
+    return {
+        "seconds": _stage_figures([load.load_seconds for load in loads]),
+        "stages": {
+            stage: _stage_figures([load.stage_seconds.get(stage, 0.0) for load in loads])
+            for stage in stages
+        },
+    }
+
+
+def _stage_figures(seconds: Sequence[float]) -> dict[str, float]:
+    return {
+        "median_seconds": round(float(np.median(seconds)), 4),
+        "max_seconds": round(max(seconds), 4),
+    }
+
+
+def _resident_figures(runs: Sequence[FreshRun]) -> dict[str, int]:
+    """The server's memory before the swaps, the most after one, and the most that one run has gained."""
+    return {
+        "before": max(run.resident_bytes[0] for run in runs),
+        "most": max(max(run.resident_bytes) for run in runs),
+        "gained": max(max(run.resident_bytes) - run.resident_bytes[0] for run in runs),
+    }
+
+
 def _version_figures(run: FreshRun) -> list[dict[str, Any]]:
     return [
-        {**asdict(answer), "written_bytes": export.own_bytes, "read_bytes": read, "in_full": reason}
-        for answer, export, read, reason in zip(
-            run.answers, run.exports, run.read_bytes, run.restored_in_full, strict=True
+        {
+            **asdict(answer),
+            **asdict(load),
+            "written_bytes": export.own_bytes,
+            "resident_bytes": resident_bytes,
+        }
+        for answer, export, load, resident_bytes in zip(
+            run.answers, run.exports, run.loads, run.resident_bytes[1:], strict=True
         )
     ]
 
@@ -129,6 +168,9 @@ def freshness_table(report: Mapping[str, Any]) -> Table:
         "s, rename to answer: p50, p99, most": lambda shown: _seconds(shown["from_rename"]),
         "MB written, median and most": lambda shown: _megabytes(shown["written_bytes"]),
         "MB read, median and most": lambda shown: _megabytes(shown["read_bytes"]),
+        "s of restore: base, median, most": lambda shown: _stage(shown, "restore"),
+        "s of init: base, median, most": lambda shown: _stage(shown, "init"),
+        "MB resident before, most gained": lambda shown: _resident(shown["resident_bytes"]),
         "p50, p99, p999 in swaps over steady": lambda shown: _ratios(shown, "swap"),
         "p50, p99, p999 of all over steady": lambda shown: _ratios(shown, "all"),
         "lost, wrong": lambda shown: f"{shown['errors']}, {shown['wrong_answers']}",
@@ -148,6 +190,17 @@ def _seconds(shown: Mapping[str, Any]) -> str:
 
 def _megabytes(shown: Mapping[str, Any]) -> str:
     return f"{shown['median'] / _MB:,.1f}, {shown['max'] / _MB:,.1f}"
+
+
+def _stage(shown: Mapping[str, Any], stage: str) -> str:
+    first, later = (shown[key]["stages"].get(stage) for key in ("first_load", "load"))
+    seconds = [first and first["median_seconds"]]
+    seconds += [later and later[f"{key}_seconds"] for key in ("median", "max")]
+    return ", ".join(number(item) for item in seconds)
+
+
+def _resident(shown: Mapping[str, int]) -> str:
+    return f"{shown['before'] / _MB:,.0f}, {shown['gained'] / _MB:,.1f}"
 
 
 def _ratios(shown: Mapping[str, Any], window: str) -> str:

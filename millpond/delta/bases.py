@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from millpond.delta.checkpoint_index import (
+from millpond.checkpoint_index import (
     CheckpointIndex,
     StoredIdentity,
     entry_shape,
@@ -28,7 +28,7 @@ from millpond.delta.model_root import (
     value_of,
 )
 from millpond.delta.object_graph import ObjectGraph, is_graph_of_base, read_object_graph
-from millpond.delta.version_files import GRAPH_FILE, PREFIX
+from millpond.version_files import GRAPH_FILE, PREFIX
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
 TABLE_BYTES_MIN = 2**20

@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import fingerprint_pb2
 
-from millpond.delta.checkpoint_index import CheckpointIndex, index_path, shard_path, write_index
-from millpond.delta.version_files import FINGERPRINT_FILE, PREFIX, link_file, written_beside
+from millpond.checkpoint_index import CheckpointIndex, index_path, shard_path, write_index
 from millpond.table_changes import TableChange
+from millpond.version_files import FINGERPRINT_FILE, PREFIX, link_file, written_beside
 from serving.base.errors import from_status
 
 

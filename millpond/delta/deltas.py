@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from millpond.checkpoint_index import CheckpointIndex, entry_shape, read_index
 from millpond.delta.bases import Base, Table, open_base
-from millpond.delta.checkpoint_index import CheckpointIndex, entry_shape, read_index
 from millpond.delta.delta_writing import (
     Delta,
     own_bytes,
@@ -24,14 +24,14 @@ from millpond.delta.delta_writing import (
 from millpond.delta.model_root import Variable, name_of, tracked_model, value_of
 from millpond.delta.object_graph import OBJECT_GRAPH_KEY, ObjectGraph, object_graph_bytes
 from millpond.delta.row_changes import Ids, LiveRows, StoredRows, changed_rows, snapshot
-from millpond.delta.version_files import (
+from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes
+from millpond.version_files import (
     FINGERPRINT_FILE,
     PREFIX,
     VARIABLES,
     link_tree,
     refuse_existing,
 )
-from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
 ChangedIds = Mapping[str, Any] | Iterable[tuple[Variable, Any]]

@@ -14,7 +14,7 @@ from millpond.delta.bases import Base
 from millpond.delta.graph_digest import meta_graph_digest
 from millpond.delta.model_root import add_changes, signatures_of, tracked_model
 from millpond.delta.object_graph import read_object_graph
-from millpond.delta.version_files import GRAPH_FILE
+from millpond.version_files import GRAPH_FILE
 from serving.base.errors import FailedPrecondition
 
 

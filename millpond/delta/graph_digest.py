@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorflow.core.protobuf import saved_model_pb2
 
-from millpond.delta.version_files import GRAPH_FILE
+from millpond.version_files import GRAPH_FILE
 
 _INIT_OP = "__saved_model_init_op"
 

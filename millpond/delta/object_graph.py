@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from millpond.delta.version_files import PREFIX
+from millpond.version_files import PREFIX
 from serving.base.errors import FailedPrecondition
 
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"

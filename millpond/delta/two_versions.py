@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from millpond.checkpoint_index import (
+    CheckpointIndex,
+    entry_shape,
+    read_index,
+    stored_identity,
+)
 from millpond.delta.bases import (
     TABLE_BYTES_MIN,
     TABLE_DTYPES,
     is_large_table,
     open_base,
     save_root,
-)
-from millpond.delta.checkpoint_index import (
-    CheckpointIndex,
-    entry_shape,
-    read_index,
-    stored_identity,
 )
 from millpond.delta.delta_writing import (
     Delta,
@@ -50,7 +50,8 @@ from millpond.delta.object_graph import (
     read_object_graph,
 )
 from millpond.delta.row_changes import Ids, PatchedRows, StoredRows, changed_rows
-from millpond.delta.version_files import (
+from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes
+from millpond.version_files import (
     FINGERPRINT_FILE,
     GRAPH_FILE,
     PREFIX,
@@ -58,7 +59,6 @@ from millpond.delta.version_files import (
     link_tree,
     refuse_existing,
 )
-from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
 _EXTRAS = "assets.extra"

@@ -49,7 +49,7 @@ def _tensorflow_shell() -> Iterator[None]:
 with _tensorflow_shell():
     from tensorflow.core.example import example_pb2, feature_pb2
     from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2, types_pb2
-    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2, tensor_bundle_pb2
     from tensorflow_serving.apis import (
         # Some of these are not used in Millpond. But the stubs import them, and an import after this
         # block would import TensorFlow.
@@ -92,6 +92,7 @@ __all__ = [
     "regression_pb2",
     "saved_model_pb2",
     "session_service_pb2",
+    "tensor_bundle_pb2",
     "tensor_pb2",
     "tensor_shape_pb2",
     "types_pb2",

@@ -197,7 +197,7 @@ def test_random_changes_come_back_bit_by_bit(
 
 
 def test_negative_zero_and_nan_are_compared_by_bits(tmp_path: Path) -> None:
-    from millpond.delta.checkpoint_index import read_index
+    from millpond.checkpoint_index import read_index
     from millpond.delta.row_changes import LiveRows, StoredRows, changed_rows
 
     model = TrainedModel(tmp_path, rows=4, columns=2, table_count=1)
@@ -224,8 +224,8 @@ def test_rows_of_many_pieces_are_all_compared(tmp_path: Path) -> None:
 
 
 def test_comparison_takes_memory_for_pieces_only(tmp_path: Path) -> None:
+    from millpond.checkpoint_index import read_index
     from millpond.delta import open_base
-    from millpond.delta.checkpoint_index import read_index
     from millpond.delta.row_changes import LiveRows, StoredRows, changed_rows
 
     # 32 MB.
@@ -442,7 +442,7 @@ def test_full_disk_is_an_error_with_its_reason(
 
 
 def test_killed_export_is_cleared_by_the_next(model: TrainedModel) -> None:
-    from millpond.delta.version_files import written_beside
+    from millpond.version_files import written_beside
 
     leftover = model.base_path / ".7.0123.delta-partial"
     leftover.mkdir()
@@ -477,7 +477,7 @@ def test_new_version_is_old_enough_for_a_server(tmp_path: Path) -> None:
 def test_written_index_is_read_by_tensorflow(model: TrainedModel, tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from millpond.delta.checkpoint_index import index_path, read_index, shard_path, write_index
+    from millpond.checkpoint_index import index_path, read_index, shard_path, write_index
 
     index = read_index(variables(model.base_path / "1"))
     # Enough keys for several restart points, and one as long as any path.
@@ -501,7 +501,7 @@ def test_written_index_is_read_by_tensorflow(model: TrainedModel, tmp_path: Path
 def test_damaged_index_is_read_as_no_other(
     tmp_path_factory: pytest.TempPathFactory, offset: int
 ) -> None:
-    from millpond.delta.checkpoint_index import index_path, read_index, write_index
+    from millpond.checkpoint_index import index_path, read_index, write_index
 
     prefix = tmp_path_factory.mktemp("index") / "variables"
     write_index(prefix, 3, {})

@@ -64,7 +64,17 @@ def test_deltas_bring_the_changed_rows_alone(ran: Ran):
     # The first delta finds no free copy of the tables, and makes one in memory.
     assert ran.of("delta")["restored_in_full"] == []
     assert ran.of("delta")["read_bytes"]["max"] < 0.05 * table_bytes
-    assert ran.of("full")["versions"][0][2]["read_bytes"] > table_bytes
+    assert ran.of("full")["versions"][0][2]["restored_bytes"] > table_bytes
+
+
+@pytest.mark.parametrize("kind", ["delta", "full"])
+def test_fresh_has_each_load_and_the_memory_after_it(ran: Ran, kind: str):
+    shown = ran.of(kind)
+    assert shown["first_load"]["stages"]["restore"]["median_seconds"] > 0
+    assert shown["resident_bytes"]["before"] > ran.report["table_bytes"]
+    for version in shown["versions"][0]:
+        assert version["restored_bytes"] + version["kept_bytes"] > ran.report["table_bytes"]
+        assert 0 < version["stage_seconds"]["restore"] < version["load_seconds"]
 
 
 def test_fresh_draws_and_leaves_no_versions(ran: Ran):

@@ -9,6 +9,7 @@ from loadtest.commands.fresh import FRESH, rollback_figures, setup_of
 from loadtest.drive.trainer import Export
 from loadtest.measure.fresh_run import FreshRun
 from loadtest.measure.freshness import first_answers
+from loadtest.measure.version_loads import VersionLoad
 from loadtest.report.fresh_report import fresh_report, freshness_table, print_fresh
 from serving.base.errors import InvalidConfig
 from tests.unit.loadtest_outcomes import MS, slow_in_swap_outcome, swap_run
@@ -20,6 +21,18 @@ def parsed(*options: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     FRESH.add_arguments(parser)
     return parser.parse_args([*OPTIONS, *options])
+
+
+def load(**changes: Any) -> VersionLoad:
+    values: dict[str, Any] = {
+        "load_seconds": 2.0,
+        "stage_seconds": {"restore": 1.5, "init": 0.25},
+        "restored_bytes": 4_000_000,
+        "kept_bytes": 0,
+        "copied_bytes": 0,
+        "restored_in_full": "",
+    }
+    return VersionLoad(**{**values, **changes})
 
 
 def fresh_run(**changes: Any) -> FreshRun:
@@ -34,11 +47,23 @@ def fresh_run(**changes: Any) -> FreshRun:
         "answers": first_answers(exports, run.outcome, versions),
         "spans": run.spans,
         "steady_from_ns": run.steady_from_ns,
-        "read_bytes": [4_000_000],
-        "restored_in_full": ["no copy of the tables"],
+        "first_load": load(),
+        "loads": [load(restored_in_full="no copy of the tables")],
+        "resident_bytes": [1_000_000, 5_000_000],
         "cores": run.cores,
+        "rollbacks": {},
     }
     return FreshRun(**{**values, **changes})
+
+
+def test_setup_rests_as_between_exports_if_not_told():
+    assert setup_of(parsed()).rest_seconds == 2
+    assert setup_of(parsed("--rest=9")).rest_seconds == 9
+
+
+def test_setup_has_the_flags_of_the_server():
+    setup = setup_of(parsed("--flag=load_seconds_target=2", "--flag=a=b=c"))
+    assert setup.server_flags == {"load_seconds_target": "2", "a": "b=c"}
 
 
 def test_setup_changes_so_many_rows_a_minute():
@@ -80,6 +105,20 @@ def test_table_has_a_column_for_each_kind():
     (line,) = (line for line in text.splitlines() if "rename to answer" in line)
     assert [cell.strip() for cell in line.strip("│ ").split("│")[1:]] == ["1.00, -, 1.00"] * 2
     assert "128 MB of tables" in text
+
+
+def test_report_has_stages_and_memory_of_all_loads():
+    loads = [load(stage_seconds={"restore": seconds}) for seconds in (0.5, 1.0)]
+    run = fresh_run(resident_bytes=[1_000_000, 5_000_000], loads=loads[:1])
+    other = fresh_run(resident_bytes=[9_000_000, 9_500_000], loads=loads[1:])
+    shown = fresh_report(setup_of(parsed()), {"delta": [run, other]})["kinds"]["delta"]
+    assert shown["first_load"]["stages"]["restore"] == {"median_seconds": 1.5, "max_seconds": 1.5}
+    assert shown["load"]["stages"] == {"restore": {"median_seconds": 0.75, "max_seconds": 1.0}}
+    assert shown["resident_bytes"] == {
+        "before": 9_000_000,
+        "most": 9_500_000,
+        "gained": 4_000_000,
+    }
 
 
 def test_full_restores_and_rollbacks_are_printed():

@@ -1,6 +1,7 @@
 from rich.console import Console
 
-from loadtest.commands.deltas import LoadedVersion, load_of, table_of
+from loadtest.commands.deltas import LoadedVersion, table_of
+from loadtest.measure.version_loads import VersionLoad, load_of
 
 
 def swap(**changes: object) -> dict[str, object]:
@@ -21,19 +22,19 @@ def swap(**changes: object) -> dict[str, object]:
 
 
 def test_load_of_a_swap_has_the_stages_of_the_load() -> None:
-    assert load_of(swap()) == {
-        "load_seconds": 0.5,
-        "stage_seconds": {"restore": 0.25},
-        "restored_bytes": 112,
-        "kept_bytes": 888,
-        "copied_bytes": 444,
-        "restored_in_full": "",
-    }
+    assert load_of(swap()) == VersionLoad(
+        load_seconds=0.5,
+        stage_seconds={"restore": 0.25},
+        restored_bytes=112,
+        kept_bytes=888,
+        copied_bytes=444,
+        restored_in_full="",
+    )
 
 
 def test_load_of_a_version_without_tables_reads_all() -> None:
     load = load_of(swap(restored_bytes=None, kept_bytes=None, figures={}))
-    assert (load["restored_bytes"], load["kept_bytes"], load["copied_bytes"]) == (1_000, 0, 0)
+    assert (load.restored_bytes, load.kept_bytes, load.copied_bytes) == (1_000, 0, 0)
 
 
 def test_table_has_a_column_for_each_delta() -> None:
@@ -45,7 +46,7 @@ def test_table_has_a_column_for_each_delta() -> None:
             export_seconds=0.5,
             available_seconds=0.75,
             resident_bytes=2_100_000_000,
-            **load_of(swap(delta_restored_in_full=reason)),
+            load=load_of(swap(delta_restored_in_full=reason)),
         )
         for version, reason in ((2, "held"), (3, ""))
     ]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -66,3 +68,15 @@ def test_rows_differ_within_a_table_and_between_tables():
     assert rows[0].shape == (500, COLUMN_COUNT)
     assert all(len(np.unique(table[:, 0])) > 40 for table in rows)
     assert (rows[0] != rows[1]).mean() > 0.9
+
+
+def test_sparse_rows_are_zeros_until_they_change():
+    sparse = replace(VALUES, is_sparse=True)
+    ids = np.arange(500)
+    assert not sparse.rows(1, ids, 0).any()
+    assert np.array_equal(sparse.rows(1, ids, 3), VALUES.rows(1, ids, 3))
+
+
+def test_step_as_large_as_the_pool_changes_all_of_it():
+    whole = replace(VALUES, step_count=VALUES.pool_count)
+    assert np.array_equal(whole.changed_ids(0, 2), VALUES.pool_ids(np.arange(50)))

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
-from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from serving.base.errors import DataLoss
+from serving.base.protos import tensor_bundle_pb2
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
@@ -107,7 +107,7 @@ def _block(data: bytes, handle: bytes, place: int) -> bytes:
     trailer = data[offset + size : offset + size + _TRAILER_BYTES]
     if trailer[0] != _UNCOMPRESSED:
         raise ValueError("a block is compressed")
-    if struct.unpack("<I", trailer[1:])[0] != _masked_crc(block + trailer[:1]):
+    if struct.unpack("<I", trailer[1:])[0] != masked(google_crc32c.value(block + trailer[:1])):
         raise ValueError("the checksum of a block is wrong")
     return block
 
@@ -137,7 +137,7 @@ def _write_block(file: Any, rows: Mapping[bytes, bytes]) -> bytes:
     block += struct.pack(f"<{len(restarts)}I", *restarts) + struct.pack("<I", len(restarts))
     offset = file.tell()
     contents = bytes(block) + bytes([_UNCOMPRESSED])
-    file.write(contents + struct.pack("<I", _masked_crc(contents)))
+    file.write(contents + struct.pack("<I", masked(google_crc32c.value(contents))))
     return _varint_bytes(offset) + _varint_bytes(len(block))
 
 
@@ -167,9 +167,9 @@ def _varint_bytes(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def _masked_crc(data: bytes) -> int:
-    crc: int = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+def masked(crc32c: int) -> int:
+    """A checksum as checkpoints store it."""
+    return ((crc32c >> 15 | crc32c << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
