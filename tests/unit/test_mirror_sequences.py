@@ -115,8 +115,7 @@ class MirrorSequences(RuleBasedStateMachine):
         world.versions.used = set()
         for _ in range(3):
             world.clock.advance(RELIST_NS / NS_PER_SECOND)
-            for _ in range(60):
-                world.look()
+            world.look_until_idle()
         whole = [
             version
             for version in range(1, 5)
