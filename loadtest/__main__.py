@@ -7,7 +7,7 @@
     turns      servers compared in short turns, also at shares of what they can do
     beside     a steady load beside hostile connections, visits of the pages, or REST
     soak       random changes of versions, config and disk under load: no request may fail
-    life       rollbacks, stops, crashes, the start of many models, object storage, deltas, attacks
+    life       rollbacks, stops, crashes, the start of many models, deltas, attacks, the request log
     p999       the server's p999 beside its clients' p999, of the same requests
     canary     how often a canary's rule stops good and slow versions on machines that pause
     delta      the rows of a delta version after training, by optimizer, and what writing one costs

@@ -1,5 +1,5 @@
 """`life`: scenarios of the life of a server and its versions: rollbacks and drops, stops, crashes, the
-start of many models, object storage, delta versions, attacks.
+start of many models, object storage, delta versions, attacks, the request log.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from loadtest.commands.crashes import CRASHES
 from loadtest.commands.delta_soak import DELTA_SOAK
 from loadtest.commands.deltas import DELTAS
 from loadtest.commands.options import Command, add_commands
+from loadtest.commands.request_log import REQUEST_LOG
 from loadtest.commands.start import START
 from loadtest.commands.stops import STOPS
 from loadtest.commands.store import STORE
@@ -26,6 +27,7 @@ SCENARIOS: Mapping[str, Command] = MappingProxyType(
         "deltas": DELTAS,
         "delta-soak": DELTA_SOAK,
         "attacks": ATTACKS,
+        "request-log": REQUEST_LOG,
     }
 )
 
@@ -39,7 +41,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 LIFE = Command(
-    "rollbacks, stops, crashes, the start of many models, object storage, delta versions, attacks",
+    "rollbacks, stops, crashes, the start of many models, object storage, deltas, attacks, request log",
     _add_options,
     _run,
 )

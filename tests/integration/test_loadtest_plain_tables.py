@@ -44,9 +44,7 @@ def ids_of(values: RowValues) -> Any:
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_tensorflow_answers_from_plain_files(
-    templates: Path, tmp_path: Path, is_sparse: bool
-):
+def test_tensorflow_answers_from_plain_files(templates: Path, tmp_path: Path, is_sparse: bool):
     values = VALUES[is_sparse]
     tables = PlainTables(tmp_path, values, templates)
     tables.publish_base()
