@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,6 +41,7 @@ class Machine:
     `library_path` is LD_LIBRARY_PATH of the server with the accelerator; "": as it is. `cores` are the servers',
     and the clients have the others; (): all have all. `memory_bytes` is the most of the accelerator's memory; 0: as
     much as it has. If it does not `autotune`, its programs are kept apart from those that are autotuned.
+    `more_flags` are for both servers, but those of accelerators for one only.
     """
 
     accelerator: str
@@ -50,19 +51,23 @@ class Machine:
     cores: Sequence[int] = ()
     memory_bytes: int = 0
     autotunes: bool = True
+    more_flags: Mapping[str, str] = field(default_factory=dict)
 
     def server_flags(self, name: str) -> dict[str, object]:
         """The arguments of ModelServer for the server of that name."""
         flags: dict[str, object] = {"enable_batching": True, "file_system_poll_wait_seconds": 0.1}
         flags["command"] = self._command()
         if name == CPU:
-            return flags
+            # A start without an accelerator refuses its flags.
+            more = self.more_flags.items()
+            return flags | {flag: v for flag, v in more if not flag.startswith("accelerator")}
         flags |= {
             "accelerator": self.accelerator,
             "accelerator_rows": self.rows,
             "accelerator_cache_directory": self.cache_directory,
             "accelerator_memory_bytes": self.memory_bytes,
             "start_timeout_seconds": _START_SECONDS,
+            **self.more_flags,
         }
         if not self.autotunes:
             flags["accelerator_autotuning"] = "never"
@@ -87,6 +92,50 @@ def halves_of_cores(cores: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]
 def keep_to_client_cores(cores: Sequence[int]) -> None:
     """Lets this process, and so the generators that it starts, use only these cores."""
     os.sched_setaffinity(0, cores)
+
+
+class KeptServers:
+    """Servers that run on from one part to the next, as long as the next one wants the same models of them."""
+
+    def __init__(self) -> None:
+        self._models: Mapping[str, ServedModel] = {}
+        self._servers: Mapping[str, ModelServer] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "KeptServers":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+
+    def both(
+        self, machine: Machine, models: Mapping[str, ServedModel]
+    ) -> Mapping[str, ModelServer]:
+        """Returns the two servers with these models. Starts them if others run, or none.
+
+        Raises the errors of `serving_models`.
+        """
+        if self._models != models:
+            self.stop()
+            with ExitStack() as stack:
+                self._servers = {
+                    name: stack.enter_context(serving_models(machine, name, models))
+                    for name in (CPU, ACCELERATOR)
+                }
+                self._stack = stack.pop_all()
+            self._models = models
+        return self._servers
+
+    def stop(self) -> None:
+        """Stops the servers, if some run. Raises Unavailable if one has died."""
+        self._models, self._servers = {}, {}
+        self._stack.close()
+
+    def kill(self) -> None:
+        """Ends the servers at once, for example after a failure that they may have a part in."""
+        for server in self._servers.values():
+            server.kill()
+        self.stop()
 
 
 @contextmanager

@@ -7,11 +7,12 @@ memory stay out of the clients' process.
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel
+from loadtest.drive.lean_models import Weights, fill, make_lean
 from loadtest.plan.ctr_deltas import BASE, changed_ids
 from serving.base.errors import InvalidConfig
 from serving.commands.ctr_model import LAYER_SIZES, TABLE_COUNT, layer_weights, table_rows_of
@@ -24,17 +25,34 @@ def delta_model(directory: Path, table_rows: int) -> DemoModel:
     return DemoModel.below(directory / "deltas", table_rows)
 
 
-def prepare_deltas(directory: Path, table_rows: int, say: Callable[[str], None]) -> DemoModel:
-    """Exports both deltas, if they are not there yet. Raises InvalidConfig if they cannot be written."""
+def prepare_deltas(
+    directory: Path, table_rows: int, say: Callable[[str], None], *, is_lean: bool = False
+) -> DemoModel:
+    """Exports both deltas if they are not there yet, without their tables if `is_lean`.
+
+    If they are, they get their tables. Raises InvalidConfig if they cannot be written, and OSError.
+    """
     model = delta_model(directory, table_rows)
+    root = model.base_path.parents[1]
     if (model.staged / "2").exists():
+        if not is_lean:
+            fill(root)
         say("deltas 1 and 2 were exported before")
         return model
     shutil.rmtree(directory / "deltas" / f"rows-{table_rows}", ignore_errors=True)
     command = [sys.executable, "-m", "loadtest.drive.ctr_deltas", str(directory), str(table_rows)]
     if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
         raise InvalidConfig(f"deltas could not be exported to {directory}; see above")
+    if is_lean:
+        make_lean(root, _weights(table_rows))
     return model
+
+
+def _weights(table_rows: int) -> Iterator[Weights]:
+    for table in range(TABLE_COUNT):
+        yield Weights("table", (BASE, table, table_rows))
+        for delta in _DELTAS:
+            yield Weights("changed_rows", (delta, table, table_rows))
 
 
 def write_deltas(directory: Path, table_rows: int) -> None:

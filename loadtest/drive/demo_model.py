@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtest.drive.lean_models import Weights, fill, make_lean
 from serving.base.errors import InvalidConfig
+from serving.commands.ctr_model import TABLE_COUNT
 
 MODEL_NAME = "ctr"
 
@@ -38,18 +40,30 @@ class DemoModel:
         (self.base_path / str(version)).rename(self.staged / str(version))
 
 
-def prepare_model(directory: Path, table_rows: int, say: Callable[[str], None]) -> DemoModel:
-    """Exports versions 1 and 2 if they do not exist yet; 1 is served, 2 staged."""
+def prepare_model(
+    directory: Path, table_rows: int, say: Callable[[str], None], *, is_lean: bool = False
+) -> DemoModel:
+    """Exports versions 1 and 2 if they do not exist yet; 1 is served, 2 staged.
+
+    If they do, they get their tables, unless `is_lean`: then the new ones are left without.
+    """
     model = DemoModel.below(directory, table_rows)
+    root = model.base_path.parents[1]
     model.base_path.mkdir(parents=True, exist_ok=True)
     model.staged.mkdir(parents=True, exist_ok=True)
     if (model.base_path / "2").exists():  # an earlier demo was interrupted
         model.remove(2)
+    is_new = not (model.base_path / "1").exists() and not (model.staged / "2").exists()
     for version, place in ((1, model.base_path), (2, model.staged)):
         if (place / str(version)).exists():
             say(f"version {version} was exported before")
         else:
             _export(place, version, table_rows)
+    if not is_lean:
+        fill(root)
+    elif is_new:
+        tables = ((version, table) for version in (1, 2) for table in range(TABLE_COUNT))
+        make_lean(root, [Weights("table", (*of_table, table_rows)) for of_table in tables])
     return model
 
 

@@ -3,7 +3,8 @@
     python -m loadtest.drive.dense_model DIRECTORY --kind mlp --parameters 100000000
 
 exports one to DIRECTORY/1. This is a separate process, to keep TensorFlow out of the clients' process. The weights
-are random by a fixed seed, because speed and equality do not depend on training.
+are random by a fixed seed, because speed and equality do not depend on training, and can be computed without
+TensorFlow, so that a model may be kept without them.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from loadtest.drive.lean_models import Weights, fill, make_lean
 from loadtest.plan.dense_load import FEATURE_COUNT, INPUT, OUTPUT
 from serving.base.errors import InvalidConfig
 
@@ -34,15 +36,25 @@ def dense_base_path(directory: Path, kind: str, parameter_count: int) -> Path:
 
 
 def prepare_dense_model(
-    directory: Path, kind: str, parameter_count: int, say: Callable[[str], None]
+    directory: Path,
+    kind: str,
+    parameter_count: int,
+    say: Callable[[str], None],
+    *,
+    is_lean: bool = False,
 ) -> Path:
-    """Exports the model if it does not exist yet, and returns its base path. Raises InvalidConfig."""
+    """Exports the model if it does not exist yet, without its weights if `is_lean`, and returns its base path.
+
+    If it does, it gets its weights. Raises InvalidConfig, OSError.
+    """
     base_path = dense_base_path(directory, kind, parameter_count)
     if (base_path / "1").exists():
+        if not is_lean:
+            fill(base_path)
         say(f"{kind} was exported before")
         return base_path
     command = [sys.executable, "-m", "loadtest.drive.dense_model", str(base_path)]
-    command += [f"--kind={kind}", f"--parameters={parameter_count}"]
+    command += [f"--kind={kind}", f"--parameters={parameter_count}", *["--lean"] * is_lean]
     if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
         raise InvalidConfig(f"the model {kind} could not be exported to {base_path}; see above")
     return base_path
@@ -62,14 +74,15 @@ class _Weights:
         import tensorflow as tf
 
         self._tf = tf
-        self._random = np.random.default_rng(1)
+        self.made: list[Weights] = []
         self.module = tf.Module()
         self.module.variables_made = []
 
     def matrix(self, rows: int, columns: int) -> Any:
         """Random weights with which activations keep their size from layer to layer."""
-        values = self._random.standard_normal((rows, columns), np.float32)
-        variable = self._tf.Variable(values * np.float32(1 / np.sqrt(rows)))
+        weights = Weights("dense", (len(self.made), rows, columns))
+        self.made.append(weights)
+        variable = self._tf.Variable(weights.values())
         self.module.variables_made.append(variable)
         return variable
 
@@ -152,8 +165,8 @@ KINDS: Mapping[str, Callable[[_Weights, int], Callable[[Any], Any]]] = {
 """The models by name."""
 
 
-def export(directory: Path, kind: str, parameter_count: int) -> None:
-    """Exports the model as version 1 below `directory`."""
+def export(directory: Path, kind: str, parameter_count: int, *, is_lean: bool = False) -> None:
+    """Exports the model as version 1 below `directory`, without its weights if `is_lean`."""
     import tensorflow as tf
 
     weights = _Weights()
@@ -164,6 +177,8 @@ def export(directory: Path, kind: str, parameter_count: int) -> None:
     tf.saved_model.save(weights.module, str(partial), signatures=serve)
     # Renamed when it is complete, so that an interrupted export is not taken for a model.
     partial.rename(directory / "1")
+    if is_lean:
+        make_lean(directory, weights.made)
 
 
 def _main() -> None:
@@ -171,8 +186,9 @@ def _main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--kind", choices=KINDS, required=True)
     parser.add_argument("--parameters", type=int, required=True)
+    parser.add_argument("--lean", action="store_true")
     parsed = parser.parse_args()
-    export(parsed.directory, parsed.kind, parsed.parameters)
+    export(parsed.directory, parsed.kind, parsed.parameters, is_lean=parsed.lean)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from serving.base.protos import prediction_log_pb2
 from warmup.records import read_records, write_records
 from warmup.replay import WARM_UP_FILE
 
+_GRAPH = "saved_model.pb"
+
 WARM_UP_MODES = ("records", "none", "other-outputs")
 """A version's warm-up file: as exported, removed, or with other outputs than the clients
 request."""
@@ -32,14 +34,25 @@ class VersionSeries:
     stay.
     """
 
-    def __init__(self, model: DemoModel, name: str, warm_up: str, asked: Sequence[str]) -> None:
-        """`asked` is the clients' output filter. Raises InvalidConfig for an unknown `warm_up`."""
+    def __init__(
+        self,
+        model: DemoModel,
+        name: str,
+        warm_up: str,
+        asked: Sequence[str],
+        *,
+        has_one_graph: bool = False,
+    ) -> None:
+        """`asked` is the clients' output filter. With `has_one_graph` all versions have the graph of export 1, and
+        only their variables are of the two exports in turn. Raises InvalidConfig for an unknown `warm_up`.
+        """
         if warm_up not in WARM_UP_MODES:
             raise InvalidConfig(f"--warm-up={warm_up}: must be one of {', '.join(WARM_UP_MODES)}")
         self.name = name
         self._exports: Mapping[int, Path] = {1: model.base_path / "1", 2: model.staged / "2"}
         self._warm_up = warm_up
         self._asked = asked
+        self._graph = self._exports[1] / _GRAPH if has_one_graph else None
         # Lies on the exports' file system, because hard links cannot leave it.
         self._root = Path(tempfile.mkdtemp(prefix=".series-", dir=model.staged.parent))
         self.base_path = self._root / name
@@ -60,6 +73,9 @@ class VersionSeries:
         partial = self._root / f"{version}.partial"
         shutil.copytree(self._exports[content_of(version)], partial, copy_function=os.link)
         self._change_warm_up(partial / WARM_UP_FILE)
+        if self._graph is not None:
+            (partial / _GRAPH).unlink()
+            os.link(self._graph, partial / _GRAPH)
         partial.rename(self.base_path / str(version))
 
     def begin_copy(self, version: int) -> Callable[[], None]:
@@ -95,7 +111,7 @@ class VersionSeries:
 
     def rewrite_graph(self, version: int) -> None:
         """Replaces the version's graph by a copy with new file times. Raises OSError."""
-        graph = self.base_path / str(version) / "saved_model.pb"
+        graph = self.base_path / str(version) / _GRAPH
         data = graph.read_bytes()
         graph.unlink()
         graph.write_bytes(data)

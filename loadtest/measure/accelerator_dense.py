@@ -1,11 +1,11 @@
 """The part `dense` of `gpu`: the rates of dense models by the requests in flight, with and without autotuning."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from loadtest.drive.accelerated_pair import ACCELERATOR, CPU, ServedModel, serving_models
+from loadtest.drive.accelerated_pair import ACCELERATOR, CPU, ServedModel
 from loadtest.measure.accelerator_parts import Bench, Figures, largest_difference
 from loadtest.plan.dense_load import OUTPUT, DenseLoad, dense_inputs
 from serving.client import Client
@@ -17,24 +17,30 @@ IN_FLIGHT = (1, 32, 256)
 NOT_AUTOTUNED = "not_autotuned"
 """The accelerator, with XLA's first choice of each kernel."""
 
+SERVERS = (CPU, ACCELERATOR, NOT_AUTOTUNED)
+"""The servers of the part, in their order."""
+
 CPU_IN_FLIGHT_MAX = 8
 """A core takes seconds for 32 rows of a transformer, so with more in flight requests pass their deadlines."""
 
 
-def measure_dense(bench: Bench) -> Figures:
-    """Requests per second of each dense model, and the largest difference of an answer to the CPU's."""
-    shown: dict[str, Any] = {}
-    for kind in bench.dense:
-        found = {name: _figures_of(bench, kind, name) for name in (CPU, ACCELERATOR, NOT_AUTOTUNED)}
-        answers = {name: figures.pop("answer") for name, figures in found.items()}
-        shown[kind] = {
-            **found,
-            "difference_max": max(
-                largest_difference(answers[name], answers[CPU])
-                for name in (ACCELERATOR, NOT_AUTOTUNED)
-            ),
-        }
-    return {"request_rows": bench.dense_rows, "models": shown}
+def measure_dense(bench: Bench, shown: Figures, names: Sequence[str]) -> None:
+    """Measures requests per second of each dense model on the servers of these names, one after the other.
+
+    Of the same requests it finds the largest difference of an answer to that of the first server.
+    """
+    models: dict[str, Figures] = {kind: {"difference_max": 0.0} for kind in bench.dense}
+    shown |= {"request_rows": bench.dense_rows, "models": models}
+    answers: dict[str, Any] = {}
+    for name in names:
+        with _serving(bench, name) as server:
+            for kind, found in models.items():
+                bench.say(f"{kind}: {name}")
+                found[name] = {"rates": {}, **_compile_seconds(server, kind)}
+                answer = _answer(server, kind, bench.dense_rows)
+                difference = largest_difference(answer, answers.setdefault(kind, answer))
+                found["difference_max"] = max(found["difference_max"], difference)
+                _measure_rates(bench, server, kind, name, found[name]["rates"])
 
 
 def in_flight_of(name: str, in_flight: int) -> int:
@@ -42,31 +48,31 @@ def in_flight_of(name: str, in_flight: int) -> int:
     return min(in_flight, CPU_IN_FLIGHT_MAX) if name == CPU else in_flight
 
 
-def _figures_of(bench: Bench, kind: str, name: str) -> Figures:
-    """The rates of one server by the requests in flight, its stage `compile`, and its answer to one request."""
-    bench.say(f"{kind}: {name}")
+def _measure_rates(bench: Bench, server: ModelServer, kind: str, name: str, rates: Figures) -> None:
     load = DenseLoad(kind, bench.dense_rows)
-    with _serving(bench, kind, name) as server:
-        rates = {
-            str(count): bench.rate(server, load, bench.dense_rows, count)
-            for count in sorted({in_flight_of(name, count) for count in IN_FLIGHT})
-        }
-        with Client(server.target) as client:
-            answer = client.predict(kind, dense_inputs(1, bench.dense_rows)).outputs[OUTPUT]
-        return {"rates": rates, "answer": answer, **_compile_seconds(server)}
+    for count in sorted({in_flight_of(name, count) for count in IN_FLIGHT}):
+        rates[str(count)] = bench.rate(server, load, bench.dense_rows, count)
 
 
-@contextmanager
-def _serving(bench: Bench, kind: str, name: str) -> Iterator[ModelServer]:
+def _answer(server: ModelServer, kind: str, rows: int) -> Any:
+    with Client(server.target) as client:
+        return client.predict(kind, dense_inputs(1, rows)).outputs[OUTPUT]
+
+
+def _serving(bench: Bench, name: str) -> AbstractContextManager[ModelServer]:
     """Runs one server at a time, so that no other one holds memory or compiles."""
-    models = {kind: ServedModel(bench.dense[kind], {})}
-    machine = replace(bench.machine, autotunes=name != NOT_AUTOTUNED)
-    with serving_models(machine, CPU if name == CPU else ACCELERATOR, models) as server:
-        yield server
+    models = {kind: ServedModel(base_path, {}) for kind, base_path in bench.dense.items()}
+    if name != NOT_AUTOTUNED:
+        return bench.one(name, models)
+    return bench.one(ACCELERATOR, models, replace(bench.machine, autotunes=False))
 
 
-def _compile_seconds(server: ModelServer) -> Mapping[str, float]:
+def _compile_seconds(server: ModelServer, kind: str) -> Mapping[str, float]:
     """The stage `compile` of the load; nothing on a CPU."""
-    (event,) = (event for event in server.events() if event["event"] == "version_available")
+    (event,) = (
+        event
+        for event in server.events()
+        if event["event"] == "version_available" and event["model"] == kind
+    )
     key = "compile_seconds"
     return {key: event[key]} if key in event else {}

@@ -1,6 +1,7 @@
 """The parts of `gpu`: the CTR model and dense models on a machine's CPUs and on its accelerator, side by side.
 
-Each part starts its own servers and returns the JSON of its figures, with `cpu` beside `accelerator`.
+Each part writes its figures into the JSON that it is given, with `cpu` beside `accelerator`, as soon as it has them: a
+part that is stopped leaves those. The parts of this module go on with the servers of the one before.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from loadtest.drive.accelerated_pair import (
     ACCELERATOR,
     CPU,
+    KeptServers,
     Machine,
     ServedModel,
     serving_models,
@@ -23,6 +25,7 @@ from loadtest.drive.generator import Generator
 from loadtest.measure.closed_rates import closed_rate
 from loadtest.measure.latency import figures
 from loadtest.measure.outcome_figures import error_messages
+from loadtest.measure.part_time import PartTime
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.loops import ClosedLoop
 from loadtest.plan.plan import PlanSource
@@ -43,7 +46,11 @@ HOST_TABLES, DEVICE_TABLES = "host", "device"
 # Beside a bucket's rows, one more and one less, so that runs are filled up and split.
 _EQUAL_OFFSETS = (-1, 0, 1)
 _ALONE_REQUEST_COUNT = 400
+# The channels of each generator, and its requests in flight.
 _CHANNELS, _IN_FLIGHT = 64, 256
+# Such requests have half a megabyte each, and a few of them fill a batch.
+_MANY_ROWS = 2_048
+_FEW_CHANNELS = 16
 DIFFERENCE_MAX = 1e-4
 """The largest difference of answers that count as equal: the CPU and the accelerator add in another order."""
 
@@ -60,28 +67,40 @@ class Bench:
     table_rows: int
     dense: Mapping[str, Path]
     rows: Sequence[int]
+    rate_rows: Sequence[int]
     dense_rows: int
     seconds: float
     generators: int
     clock: Clock
     say: Say
+    time: PartTime
+    kept: KeptServers
 
     def ctr_load(self, rows: int, name: str = MODEL_NAME) -> CtrLoad:
         """The clients of the CTR model that is served under `name`."""
         return CtrLoad(name, rows=rows, table_rows=self.table_rows, seed=1)
 
-    def rate(
-        self, server: ModelServer, load: PlanSource, rows: int, in_flight: int = _IN_FLIGHT
-    ) -> Figures:
-        """Measures requests and rows per second of a server in closed loop."""
+    def most(self, server: ModelServer, load: PlanSource, rows: int) -> Figures:
+        """Measures requests and rows per second with as many in flight as any server answers at once."""
+        loop = most_in_flight(rows)
+        return self._rate(server, load, loop, self.generators)
+
+    def rate(self, server: ModelServer, load: PlanSource, rows: int, in_flight: int) -> Figures:
+        """Measures requests and rows per second with `in_flight` of all generators together."""
         # A generator has a request in flight at least.
         share = min(self.generators, in_flight)
         channels = min(_CHANNELS, in_flight)
         loop = ClosedLoop(rows, max(channels // share, 1), max(in_flight // share, 1))
-        rate = closed_rate(server.target, load, loop, share, self.seconds, self.clock)
+        return self._rate(server, load, loop, share)
+
+    def _rate(
+        self, server: ModelServer, load: PlanSource, loop: ClosedLoop, generators: int
+    ) -> Figures:
+        rate = closed_rate(server.target, load, loop, generators, self.seconds, self.clock)
         shown: Figures = {
             "requests_per_second": round(rate.requests_per_second, 1),
-            "rows_per_second": round(rate.requests_per_second * rows),
+            "rows_per_second": round(rate.requests_per_second * loop.rows),
+            "in_flight": generators * loop.in_flight,
             "generator_core_share_max": round(rate.core_share_max, 2),
         }
         if isinstance(load, CtrLoad):
@@ -90,14 +109,18 @@ class Bench:
             shown["wrong_replies"] = wrong_replies_json(replies)
         return shown
 
+    def both(self, models: Mapping[str, ServedModel]) -> Mapping[str, ModelServer]:
+        """Both servers with these models, which run on for the next part."""
+        return self.kept.both(self.machine, models)
+
     @contextmanager
-    def both(self, models: Mapping[str, ServedModel]) -> Iterator[Mapping[str, ModelServer]]:
-        """Yields both servers with these models."""
-        with ExitStack() as stack:
-            yield {
-                name: stack.enter_context(serving_models(self.machine, name, models))
-                for name in (CPU, ACCELERATOR)
-            }
+    def one(
+        self, name: str, models: Mapping[str, ServedModel], machine: Machine | None = None
+    ) -> Iterator[ModelServer]:
+        """Yields the server of that name, alone on the machine, or on `machine`."""
+        self.kept.stop()
+        with serving_models(machine or self.machine, name, models) as server:
+            yield server
 
     def ctr_model(self, **settings: object) -> ServedModel:
         """Version 1 of the CTR model, with tables on the device unless settings say otherwise."""
@@ -107,14 +130,22 @@ class Bench:
         )
 
 
-def measure_equality(bench: Bench) -> Figures:
-    """The largest difference of an answer to the CPU's and to the reference, by rows of a request."""
+def most_in_flight(rows: int) -> ClosedLoop:
+    """The requests that each generator has in flight to find the most that a server answers in a second."""
+    if rows >= _MANY_ROWS:
+        return ClosedLoop(rows, _FEW_CHANNELS, _FEW_CHANNELS)
+    return ClosedLoop(rows, _CHANNELS, _IN_FLIGHT)
+
+
+def measure_equality(bench: Bench, shown: Figures) -> None:
+    """Finds the largest difference of an answer to the CPU's and to the reference, by rows of a request."""
     counts = sorted(
         {max(rows + offset, 1) for rows in bench.rows for offset in _EQUAL_OFFSETS}
         | {2 * max(bench.rows) + 1}
     )
     differences: dict[str, list[float]] = {"cpu": [], "reference": []}
-    with bench.both({MODEL_NAME: bench.ctr_model()}) as servers, ExitStack() as stack:
+    servers = bench.both({MODEL_NAME: bench.ctr_model()})
+    with ExitStack() as stack:
         clients = {n: stack.enter_context(Client(s.target)) for n, s in servers.items()}
         for rows in counts:
             inputs = request_inputs(rows, rows, bench.table_rows)
@@ -122,10 +153,9 @@ def measure_equality(bench: Bench) -> Figures:
             reference = reference_answer(1, inputs, bench.table_rows)
             for name, other in (("cpu", answers[CPU]), ("reference", reference)):
                 differences[name].append(largest_difference(answers[ACCELERATOR], other))
-    return {
-        "request_rows": counts,
-        **{f"difference_to_{name}_max": max(each) for name, each in differences.items()},
-    }
+    shown["request_rows"] = counts
+    for name, each in differences.items():
+        shown[f"difference_to_{name}_max"] = max(each)
 
 
 def largest_difference(first: Any, second: Any) -> float:
@@ -135,14 +165,13 @@ def largest_difference(first: Any, second: Any) -> float:
     return float(np.abs(first.astype(np.float64) - second).max())
 
 
-def measure_alone(bench: Bench) -> Figures:
-    """The latencies of one request at a time, by rows and server. The servers take turns."""
-    shown: dict[str, dict[str, Any]] = {}
-    with bench.both({MODEL_NAME: bench.ctr_model()}) as servers:
-        for rows in bench.rows:
-            load = bench.ctr_load(rows)
-            shown[str(rows)] = {n: _alone(s.target, load, rows) for n, s in servers.items()}
-    return {"rows": shown}
+def measure_alone(bench: Bench, shown: Figures) -> None:
+    """Measures latencies of one request at a time, by rows and server. The servers take turns."""
+    by_rows = shown["rows"] = {}
+    servers = bench.both({MODEL_NAME: bench.ctr_model()})
+    for rows in bench.rows:
+        load = bench.ctr_load(rows)
+        by_rows[str(rows)] = {n: _alone(s.target, load, rows) for n, s in servers.items()}
 
 
 def _alone(target: str, load: CtrLoad, rows: int) -> Figures:
@@ -156,24 +185,24 @@ def _alone(target: str, load: CtrLoad, rows: int) -> Figures:
     return figures(latencies_ns)
 
 
-def measure_rates(bench: Bench) -> Figures:
-    """Requests and rows per second by rows of a request, also with the tables in the server's memory."""
-    host = f"{MODEL_NAME}_host"
-    models = {
-        MODEL_NAME: bench.ctr_model(),
-        host: bench.ctr_model(accelerator_tables=HOST_TABLES),
-    }
-    shown: dict[str, dict[str, Any]] = {}
-    with bench.both(models) as servers:
-        for rows in bench.rows:
-            load, on_host = bench.ctr_load(rows), bench.ctr_load(rows, host)
-            bench.say(f"rates at {rows} rows")
-            shown[str(rows)] = {
-                CPU: bench.rate(servers[CPU], load, rows),
-                ACCELERATOR: bench.rate(servers[ACCELERATOR], load, rows),
-                "host_tables": bench.rate(servers[ACCELERATOR], on_host, rows),
-            }
-    wrong_count = sum(
-        each["wrong_answers"] for of_rows in shown.values() for each in of_rows.values()
-    )
-    return {"rows": shown, "wrong_answers": wrong_count}
+def measure_rates(bench: Bench, shown: Figures) -> None:
+    """Measures requests and rows per second by rows of a request."""
+    servers = bench.both({MODEL_NAME: bench.ctr_model()})
+    by_rows = shown["rows"] = {}
+    shown["wrong_answers"] = 0
+    for rows in bench.rate_rows:
+        bench.say(f"rates at {rows} rows")
+        load = bench.ctr_load(rows)
+        of_rows = by_rows[str(rows)] = {n: bench.most(s, load, rows) for n, s in servers.items()}
+        shown["wrong_answers"] += sum(each["wrong_answers"] for each in of_rows.values())
+
+
+def measure_host_rates(bench: Bench, shown: Figures) -> None:
+    """Measures the accelerator's rates with the tables in the server's memory."""
+    model = bench.ctr_model(accelerator_tables=HOST_TABLES)
+    by_rows = shown["rows"] = {}
+    shown["wrong_answers"] = 0
+    with bench.one(ACCELERATOR, {MODEL_NAME: model}) as server:
+        for rows in bench.rate_rows:
+            found = by_rows[str(rows)] = bench.most(server, bench.ctr_load(rows), rows)
+            shown["wrong_answers"] += found["wrong_answers"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -11,7 +12,6 @@ from loadtest.drive.accelerated_pair import (
     CPU,
     ServedModel,
     check_on_accelerator,
-    serving_models,
 )
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel
 from loadtest.drive.generator import Generator
@@ -30,9 +30,11 @@ from loadtest.plan.arrivals import poisson
 from loadtest.plan.dense_load import DenseLoad
 from loadtest.plan.plan import Outcome, Reply
 from loadtest.plan.wrong_replies import wrong_replies_json
-from serving.base.clock import Clock, seconds_since
+from serving.base.clock import Clock, pause, seconds_since
 from serving.base.errors import StatusCode, Unavailable
 from serving.base.protos import predict_pb2
+from serving.client import Client
+from serving.core.servable import ServableState
 from serving.server.model_server import ModelServer
 
 _SHARE = 0.5
@@ -42,12 +44,21 @@ _LOAD_SECONDS = 400
 # One rollback after so many swaps.
 _SWAPS_PER_ROLLBACK = 10
 _MANY_RATE_PER_SECOND = 500
+# One version in ten is removed in its load, at another moment each time.
+_VERSIONS_PER_REMOVAL = 10
+_REMOVAL_STEP_SECONDS = 0.07
+_REMOVAL_MOMENTS = 12
+_STATUS_PAUSE_SECONDS = 0.02
+# The longest time from the decision that a part ends to its end: a swap, the last answers, and their check.
+_END_SECONDS = 20
 # The plan of the many swaps is drawn for swaps of this length, and stopped after the last one.
 _PLANNED_SWAP_SECONDS = 10
 _QUIET_RATE_PER_SECOND = 500
 _BUSY_FACTOR = 5
 _QUIET, _BUSY, _LOW = "quiet", "busy", "busy_low"
 _KINDS = (_QUIET, _BUSY, _LOW)
+# The version is a constant of the graph, so versions of one graph answer with the same one.
+_WITHOUT_VERSION = ("ctr",)
 
 
 def run_swaps(
@@ -55,7 +66,28 @@ def run_swaps(
 ) -> tuple[Setup, SwapRun]:
     """Swaps versions of one server's CTR model, or its `deltas`, under half of the load that saturates it."""
     exports = deltas or bench.ctr
-    setup = Setup(
+    setup = _swap_setup(bench, name, swaps, rows)
+    if deltas is not None:
+        setup = replace(setup, are_deltas=True, output_filter=_WITHOUT_VERSION)
+    bench.kept.stop()
+    measured = at_share_of_saturation(setup, _SHARE, exports, bench.clock, bench.say)
+    return measured, measure(measured, exports, bench.clock, bench.say)
+
+
+def run_swaps_at_rate(
+    bench: Bench, swaps: int, rows: int, rate_per_second: float, *, has_one_graph: bool
+) -> tuple[Setup, SwapRun]:
+    """Swaps versions of the accelerator's CTR model at that rate: of one graph, or of two graphs in turn."""
+    setup = _swap_setup(bench, ACCELERATOR, swaps, rows)
+    setup = replace(setup, rate_per_second=rate_per_second, has_one_graph=has_one_graph)
+    if has_one_graph:
+        setup = replace(setup, output_filter=_WITHOUT_VERSION)
+    bench.kept.stop()
+    return setup, measure(setup, bench.ctr, bench.clock, bench.say)
+
+
+def _swap_setup(bench: Bench, name: str, swaps: int, rows: int) -> Setup:
+    return Setup(
         preset="batching",
         loaded=MODEL_NAME,
         reloaded=MODEL_NAME,
@@ -66,12 +98,7 @@ def run_swaps(
         swap_interval_seconds=_SWAP_INTERVAL_SECONDS,
         seed=1,
         extra_flags=bench.machine.server_flags(name),
-        are_deltas=deltas is not None,
-        # The version is a constant of the graph, which deltas have in common.
-        output_filter=() if deltas is None else ("ctr",),
     )
-    measured = at_share_of_saturation(setup, _SHARE, exports, bench.clock, bench.say)
-    return measured, measure(measured, exports, bench.clock, bench.say)
 
 
 def upload_figures(swaps: Sequence[ServerSwap]) -> Sequence[Mapping[str, float]]:
@@ -88,8 +115,8 @@ def upload_figures(swaps: Sequence[ServerSwap]) -> Sequence[Mapping[str, float]]
     ]
 
 
-def measure_rollback(bench: Bench) -> Figures:
-    """The uploads of two versions, and rollbacks from one to the other, both on the accelerator."""
+def measure_rollback(bench: Bench, shown: Figures) -> None:
+    """Measures the uploads of two versions, and rollbacks from one to the other, both on the accelerator."""
     load, began_ns = bench.ctr_load(1), bench.clock.now_ns()
     request = predict_pb2.PredictRequest.FromString(load.payloads[0])
     answers: list[tuple[int, int, Reply]] = []
@@ -104,7 +131,7 @@ def measure_rollback(bench: Bench) -> Figures:
             server.admin_target, request, _ROLLBACK_COUNT, bench.clock, old=1, new=2, see=see
         )
         outcome = outcome_of_answers(began_ns, answers)
-        return {
+        shown |= {
             "upload_ms": _upload_ms(server),
             "compile_seconds": [
                 event["compile_seconds"]
@@ -156,45 +183,127 @@ def _serving_series(
     series.drop(1)
     settings = {"keep_previous_seconds": 3600, "accelerator_tables": "device"}
     models = {MODEL_NAME: ServedModel(series.base_path, settings)}
-    server = stack.enter_context(serving_models(bench.machine, ACCELERATOR, models))
+    server = stack.enter_context(bench.one(ACCELERATOR, models))
     for version in range(2, versions + 1):
         series.drop(version)
         server.wait_until_available(MODEL_NAME, version, _LOAD_SECONDS)
     return server, series
 
 
-def measure_many_swaps(bench: Bench, swaps: int, rows: int) -> Figures:
-    """Many swaps under load, every tenth with a rollback: the requests that were lost or wrong."""
+def measure_many_swaps(bench: Bench, shown: Figures, swaps: int, rows: int) -> None:
+    """Swaps under load, with rollbacks and with versions that are removed in their load.
+
+    Finds the requests that were lost or wrong. Ends before its time does, with fewer swaps then.
+    """
     load = bench.ctr_load(rows)
-    request = predict_pb2.PredictRequest.FromString(load.payloads[0])
     seconds = swaps * _PLANNED_SWAP_SECONDS
     plan = load.plan(poisson(_MANY_RATE_PER_SECOND, seconds, seed=1), seed=1)
     with ExitStack() as stack:
         server, series = _serving_series(stack, bench, versions=1)
         generator = stack.enter_context(Generator(plan, server.target))
-        late_count = 0
-        for version in range(2, swaps + 2):
-            series.drop(version)
-            server.wait_until_available(MODEL_NAME, version, _LOAD_SECONDS)
-            if version % _SWAPS_PER_ROLLBACK == 0:
-                found = measure_rollbacks(
-                    server.admin_target, request, 1, bench.clock, old=version - 1, new=version
-                )
-                late_count += int(sum(found["is_late"]))
-            if version > 2:
-                series.remove(version - 2)
+        request = predict_pb2.PredictRequest.FromString(load.payloads[0])
+        many = _ManySwaps(server, series, request, bench.clock)
+        while many.swaps < swaps and bench.time.left_seconds() > _END_SECONDS:
+            many.take_one()
             check_plan_lasts(generator.started_ns, seconds, bench.clock)
         outcome = generator.stop()
         check_on_accelerator(server, [MODEL_NAME])
     wrong_count = load.wrong_count(outcome, content_of)
     wrong_replies = load.wrong_replies(outcome, content_of)
-    return {
-        "swaps": swaps,
-        "rollbacks": (swaps + 1) // _SWAPS_PER_ROLLBACK,
-        "late_count": late_count,
+    shown |= {
+        **many.figures(),
         "request_count": len(outcome.codes),
         **answer_figures([outcome], wrong_count, wrong_replies),
     }
+    if many.swaps < swaps:
+        shown["skipped"] = [f"{swaps - many.swaps} of {swaps} swaps"]
+
+
+class _ManySwaps:
+    """The swaps of one server, one after the other. Versions are numbered from 2 on."""
+
+    def __init__(
+        self,
+        server: ModelServer,
+        series: VersionSeries,
+        request: predict_pb2.PredictRequest,
+        clock: Clock,
+    ) -> None:
+        self._server = server
+        self._series = series
+        self._request = request
+        self._clock = clock
+        self._version = 1
+        self._there = [1]
+        self.swaps = 0
+        self._rollbacks = 0
+        self._late_count = 0
+        self._removed_in_load = self._removed_after = 0
+
+    def figures(self) -> Figures:
+        return {
+            "swaps": self.swaps,
+            "rollbacks": self._rollbacks,
+            "late_count": self._late_count,
+            "removed_in_load": self._removed_in_load,
+            "removed_after_load": self._removed_after,
+        }
+
+    def take_one(self) -> None:
+        """Swaps to a version more, and back and forth, if it is its turn. Or removes it before it serves."""
+        self._version += 1
+        if self._version % _VERSIONS_PER_REMOVAL == _VERSIONS_PER_REMOVAL // 2:
+            self._remove_in_load()
+            return
+        self._series.drop(self._version)
+        self._server.wait_until_available(MODEL_NAME, self._version, _LOAD_SECONDS)
+        self.swaps += 1
+        if self.swaps % _SWAPS_PER_ROLLBACK == 0:
+            self._roll_back()
+        self._there.append(self._version)
+        while len(self._there) > 2:
+            self._series.remove(self._there.pop(0))
+
+    def _roll_back(self) -> None:
+        found = measure_rollbacks(
+            self._server.admin_target,
+            self._request,
+            1,
+            self._clock,
+            old=self._there[-1],
+            new=self._version,
+        )
+        self._rollbacks += 1
+        self._late_count += int(sum(found["is_late"]))
+
+    def _remove_in_load(self) -> None:
+        """Removes a version at some moment of its load, which ends or takes back what is uploaded by then."""
+        version = self._version
+        self._series.drop(version)
+        self._server.wait_for_event(
+            lambda event: (event["event"], event.get("version")) == ("load_started", version),
+            _LOAD_SECONDS,
+        )
+        step = version // _VERSIONS_PER_REMOVAL % _REMOVAL_MOMENTS
+        pause(self._clock, step * _REMOVAL_STEP_SECONDS)
+        self._series.remove(version)
+        began_ns = self._clock.now_ns()
+        with Client(self._server.target) as client:
+            while not _has_ended(client, version):
+                if seconds_since(self._clock, began_ns) > _LOAD_SECONDS:
+                    raise Unavailable(f"the removed version {version} has not ended")
+                pause(self._clock, _STATUS_PAUSE_SECONDS)
+        was_loaded = any(
+            (event["event"], event.get("version")) == ("version_available", version)
+            for event in self._server.events()
+        )
+        self._removed_after += was_loaded
+        self._removed_in_load += not was_loaded
+
+
+def _has_ended(client: Client, version: int) -> bool:
+    states = {status.version: status.state for status in client.model_status(MODEL_NAME)}
+    return states.get(version, ServableState.END) is ServableState.END
 
 
 def check_plan_lasts(started_ns: int, seconds: float, clock: Clock) -> None:
@@ -206,33 +315,33 @@ def check_plan_lasts(started_ns: int, seconds: float, clock: Clock) -> None:
         )
 
 
-def measure_neighbours(bench: Bench, rows: int) -> Figures:
-    """The latencies of the CTR model, quiet and beside the dense MLP at 5 times its saturation."""
+def measure_neighbours(bench: Bench, shown: Figures, rows: int) -> None:
+    """Measures latencies of the CTR model, quiet and beside the dense MLP at 5 times its saturation."""
     mlp = bench.dense["mlp"]
     models = {
         _QUIET: bench.ctr_model(),
         _BUSY: ServedModel(mlp, {}),
         _LOW: ServedModel(mlp, {"accelerator_priority": "low"}),
     }
-    shown: Figures = {}
-    for name in (CPU, ACCELERATOR):
-        with serving_models(bench.machine, name, models) as server:
-            shown[name] = _beside(bench, server, rows)
-    for key in ("errors", "wrong_answers"):
-        shown[key] = sum(shown[name][each][key] for name in (CPU, ACCELERATOR) for each in _KINDS)
-    return shown
+    shown |= {"errors": 0, "wrong_answers": 0}
+    for name in (ACCELERATOR, CPU):
+        found = shown[name] = {}
+        with bench.one(name, models) as server:
+            bench.say(f"neighbours: {name}")
+            _measure_beside(bench, server, rows, found)
+        for key in ("errors", "wrong_answers"):
+            shown[key] += sum(found[kind][key] for kind in _KINDS)
 
 
-def _beside(bench: Bench, server: ModelServer, rows: int) -> Figures:
+def _measure_beside(bench: Bench, server: ModelServer, rows: int, shown: Figures) -> None:
     """The quiet model alone, and beside each of the busy ones, of which both were measured alone before."""
     rates = {name: _BUSY_FACTOR * _busy_rate(bench, server, name) for name in (_BUSY, _LOW)}
-    quiet = _quiet_figures(bench, server, rows, "", 0)
-    shown: Figures = {_QUIET: quiet}
+    quiet = shown[_QUIET] = _quiet_figures(bench, server, rows, "", 0)
     for name, rate in rates.items():
-        shown[name] = _quiet_figures(bench, server, rows, name, rate)
-        shown[name]["busy_sent_per_second"] = round(rate, 1)
-        shown[name]["ratio_p99"] = ratio(shown[name], quiet, "p99_ms")
-    return shown
+        found = _quiet_figures(bench, server, rows, name, rate)
+        found["busy_sent_per_second"] = round(rate, 1)
+        found["ratio_p99"] = ratio(found, quiet, "p99_ms")
+        shown[name] = found
 
 
 def _busy_rate(bench: Bench, server: ModelServer, name: str) -> float:

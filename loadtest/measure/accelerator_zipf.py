@@ -7,7 +7,7 @@ from statistics import median
 
 import numpy as np
 
-from loadtest.drive.accelerated_pair import ACCELERATOR, ServedModel, serving_models
+from loadtest.drive.accelerated_pair import ACCELERATOR, ServedModel
 from loadtest.measure.accelerator_parts import DIFFERENCE_MAX, Bench, Figures
 from loadtest.measure.closed_rates import outcomes_of
 from loadtest.measure.latency import figures
@@ -44,8 +44,8 @@ class ZipfSettings:
     seconds: float
 
 
-def measure_zipf(bench: Bench, settings: ZipfSettings) -> Figures:
-    """The share of requests that found their model on the accelerator, and the time in which a model comes back."""
+def measure_zipf(bench: Bench, shown: Figures, settings: ZipfSettings) -> None:
+    """Measures which share of requests found their model on the accelerator, and how soon a model comes back."""
     names = [f"zipf_{rank}" for rank in range(1, settings.model_count + 1)]
     model = ServedModel(settings.base_path, {"accelerator_devices": [0]})
     model_bytes = parameter_bytes(settings.base_path)
@@ -53,18 +53,19 @@ def measure_zipf(bench: Bench, settings: ZipfSettings) -> Figures:
     machine = replace(bench.machine, memory_bytes=memory_bytes)
     load = ZipfLoad(names, bench.dense_rows)
     bench.say(f"{len(names)} models of {model_bytes:,} bytes in {memory_bytes:,} bytes")
-    with serving_models(machine, ACCELERATOR, dict.fromkeys(names, model)) as server:
-        shown = _under_load(bench, server, load, settings)
-        shown |= _returns(server, load, bench.clock)
-    return {
+    shown |= {
         "model_count": len(names),
         "model_bytes": model_bytes,
         "memory_bytes": memory_bytes,
         "request_rows": bench.dense_rows,
         "rate_per_second": settings.rate_per_second,
         "fitting_share": fitting_share(len(names), memory_bytes // model_bytes),
-        **shown,
     }
+    began_ns = bench.clock.now_ns()
+    with bench.one(ACCELERATOR, dict.fromkeys(names, model), machine) as server:
+        shown["start_seconds"] = round(seconds_since(bench.clock, began_ns), 1)
+        shown |= _under_load(bench, server, load, settings)
+        shown |= _returns(server, load, bench.clock)
 
 
 def parameter_bytes(base_path: Path) -> int:

@@ -121,7 +121,13 @@ def serving(setup: Setup, exports: DemoModel, clock: Clock) -> Iterator["Running
     with ExitStack() as stack:
         series = {
             name: stack.enter_context(
-                VersionSeries(exports, name, setup.warm_up, setup.output_filter)
+                VersionSeries(
+                    exports,
+                    name,
+                    setup.warm_up,
+                    setup.output_filter,
+                    has_one_graph=setup.has_one_graph,
+                )
             )
             for name in setup.model_names
         }

@@ -34,6 +34,8 @@ class Setup:
     reloaded_too: Sequence[str] = ()
     are_deltas: bool = False
     """The versions are those of `loadtest.drive.ctr_deltas`."""
+    has_one_graph: bool = False
+    """All versions have the graph of the first one, and its output `version`."""
 
     @property
     def model_names(self) -> Sequence[str]:

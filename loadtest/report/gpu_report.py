@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from loadtest.drive.accelerated_pair import ACCELERATOR, CPU
-from loadtest.measure.accelerator_dense import NOT_AUTOTUNED, in_flight_of
+from loadtest.measure.accelerator_dense import NOT_AUTOTUNED, SERVERS, in_flight_of
 from loadtest.measure.accelerator_parts import DIFFERENCE_MAX
 from loadtest.report.tables import number
 
@@ -31,10 +31,13 @@ def gpu_table(parts: Mapping[str, Part]) -> Table:
 
 
 def fault_count(part: Part) -> int:
-    """The number of faults of a part: lost or wrong requests, late rollbacks, differences, and its failure."""
+    """The number of faults of a part: lost or wrong requests, late rollbacks, differences, what was skipped, and its
+    failure.
+    """
     if "failed" in part:
         return 1
     found = sum(int(part.get(key, 0)) for key in ("errors", "wrong_answers", "late_count"))
+    found += len(part.get("skipped", ()))
     # NaN is not at most anything.
     return found + sum(not difference <= DIFFERENCE_MAX for difference in _differences(part))
 
@@ -58,9 +61,27 @@ def _alone(part: Part) -> Iterator[_Row]:
 
 def _rates(part: Part) -> Iterator[_Row]:
     for rows, shown in part["rows"].items():
-        host = shown["host_tables"]["requests_per_second"]
-        yield _rate(f"{rows} rows, requests/s", shown, f"host tables {host:,.0f}")
+        yield _rate(f"{rows} rows, requests/s", shown, f"{shown[CPU]['in_flight']} in flight")
         yield f"{rows} rows, rows/s", *_pair(shown, "rows_per_second"), ""
+
+
+def _host_rates(part: Part) -> Iterator[_Row]:
+    for rows, shown in part["rows"].items():
+        rate = f"{shown['requests_per_second']:,.0f}"
+        yield f"{rows} rows, tables in the server's memory, requests/s", "", rate, ""
+
+
+def _tail(part: Part) -> Iterator[_Row]:
+    for name in ("one", "two"):
+        for swap in part.get(name, {}).get("each_swap", ()):
+            ratios = (number(swap[f"ratio_{key}"]) for key in ("p99", "p999"))
+            remark = f"{number(swap['p99_ms'])} and {number(swap['p999_ms'])} ms"
+            title = f"swap to version {swap['version']}, {name} graph{'s' * (name == 'two')}"
+            yield f"{title}, p99 and p999 over steady", "", " ".join(ratios), remark
+        if name in part:
+            times = _median(part[name]["uploads"], "upload_ms")
+            yield f"upload, ms, {name} graph{'s' * (name == 'two')}", "", times, ""
+    yield "lost / wrong", "", f"{part['errors']} / {part['wrong_answers']}", ""
 
 
 def _swap(part: Part) -> Iterator[_Row]:
@@ -99,26 +120,40 @@ def _dense(part: Part) -> Iterator[_Row]:
     for kind, shown in part["models"].items():
         title = f"{kind} of {part['request_rows']} rows"
         yield from _dense_rates(title, shown)
-        compiled = (f"{shown[name]['compile_seconds']:g}" for name in (ACCELERATOR, NOT_AUTOTUNED))
-        yield f"{title}, stage compile, s", "", next(compiled), f"not autotuned {next(compiled)}"
+        compiled = [_compiled(shown, name) for name in (ACCELERATOR, NOT_AUTOTUNED)]
+        yield f"{title}, stage compile, s", "", compiled[0], f"not autotuned {compiled[1]}"
         yield f"{title}, largest difference", "", f"{shown['difference_max']:.1e}", ""
+
+
+def _compiled(shown: Mapping[str, Any], name: str) -> str:
+    return f"{shown[name]['compile_seconds']:g}" if name in shown else "-"
 
 
 def _dense_rates(title: str, shown: Mapping[str, Any]) -> Iterator[_Row]:
     """The rates by the requests in flight; the CPU's at the most that it has in flight."""
-    for in_flight, there in shown[ACCELERATOR]["rates"].items():
+    rates = {name: shown[name]["rates"] for name in SERVERS if name in shown}
+    shown_of = next((name for name in (ACCELERATOR, NOT_AUTOTUNED) if name in rates), CPU)
+    for in_flight in rates[shown_of]:
         few = str(in_flight_of(CPU, int(in_flight)))
-        rates = {CPU: shown[CPU]["rates"][few], ACCELERATOR: there}
-        untuned = shown[NOT_AUTOTUNED]["rates"][in_flight]["requests_per_second"]
-        remark = f"not autotuned {untuned:,.0f}"
-        if few != in_flight:
-            remark += f", CPU: {few} in flight"
-        yield _rate(f"{title}, requests/s, {in_flight} in flight", rates, remark)
+        found = {
+            name: of_name[few if name == CPU else in_flight]["requests_per_second"]
+            for name, of_name in rates.items()
+        }
+        remarks = []
+        if {CPU, ACCELERATOR} <= found.keys():
+            remarks.append(f"{found[ACCELERATOR] / found[CPU]:.2f} times")
+        if NOT_AUTOTUNED in found:
+            remarks.append(f"not autotuned {found[NOT_AUTOTUNED]:,.0f}")
+        if CPU in found and few != in_flight:
+            remarks.append(f"CPU: {few} in flight")
+        both = (f"{found[n]:,.0f}" if n in found else "-" for n in (CPU, ACCELERATOR))
+        yield f"{title}, requests/s, {in_flight} in flight", *both, ", ".join(remarks)
 
 
 def _many(part: Part) -> Iterator[_Row]:
     lost = f"{part['errors']} / {part['wrong_answers']} of {part['request_count']:,}"
-    yield f"{part['swaps']} swaps, {part['rollbacks']} rollbacks: lost / wrong", "", lost, ""
+    remark = f"{part['removed_in_load']} versions removed in their load"
+    yield f"{part['swaps']} swaps, {part['rollbacks']} rollbacks: lost / wrong", "", lost, remark
 
 
 def _zipf(part: Part) -> Iterator[_Row]:
@@ -165,6 +200,8 @@ _ROWS = {
     "equality": _equality,
     "alone": _alone,
     "rates": _rates,
+    "host_rates": _host_rates,
+    "tail": _tail,
     "swap": _swap,
     "rollback": _rollback,
     "neighbours": _neighbours,

@@ -17,9 +17,14 @@ from loadtest.measure.accelerator_parts import DIFFERENCE_MAX
 from tests.integration.accelerators import plugin_path
 from tests.integration.kept_exports import kept_export
 
-PARTS = ("equality", "alone", "rates", "swap", "rollback", "neighbours", "dense", "many", "zipf")
+PARTS = (
+    *("equality", "alone", "rates", "host_rates", "swap", "tail", "rollback", "neighbours"),
+    *("dense", "many", "zipf"),
+)
 SIZES = (
     *("--accelerator-rows=1,8", "--table-rows=500", "--dense-parameters=50000", "--rows=1,9"),
+    "--rate-rows=1,9",
+    *("--tail-rate=100",),
     *("--dense-rows=8", "--swap-rows=3", "--swaps=1", "--many-swaps=11", "--generators=1"),
     *("--zipf-models=8", "--zipf-parameters=50000", "--zipf-rate=20", "--zipf-seconds=6"),
 )
@@ -42,12 +47,12 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_models(directory: Path) -> None:
-    assert main(["gpu", "--parts=none", *SIZES, f"--models={directory}"]) == 0
+    assert main(["gpu", "--parts=none", "--lean", *SIZES, f"--models={directory}"]) == 0
 
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A copy of the models that the command makes, because its swaps change them."""
+    """A copy of the models that the command makes, without their weights: a run computes those."""
     kept = kept_export("gpu", make_models, MODEL_SOURCES, stamp=" ".join(SIZES))
     return Path(shutil.copytree(kept, tmp_path / "models"))
 
@@ -71,6 +76,7 @@ def test_gpu_measures_both_servers_in_all_parts(models: Path, tmp_path: Path):
         [
             *("gpu", f"--accelerator=pjrt:{plugin_path()}", f"--parts={','.join(PARTS)}", *SIZES),
             *("--seconds=0.2", f"--models={models}", f"--json={path}"),
+            "--server-flag=--num_load_threads=1",
         ]
     )
     parts: dict[str, Any] = json.loads(path.read_text())["parts"]
@@ -85,8 +91,16 @@ def test_gpu_measures_both_servers_in_all_parts(models: Path, tmp_path: Path):
         assert all(rate["requests_per_second"] > 0 for rate in rates.values())
         assert parts["neighbours"][name]["busy_low"]["busy_answered_per_second"] > 0
         assert parts["swap"][name]["windows_all"]["swap"]["count"] > 0
+    assert parts["host_rates"]["rows"]["9"]["rows_per_second"] > 0
+    for graphs in ("one", "two"):
+        tail = parts["tail"][graphs]
+        assert [swap["version"] for swap in tail["each_swap"]] == [2]
+        assert [upload["version"] for upload in tail["uploads"]] == [2]
+        assert sum(tail["over_time"]["count"]) > 100
+        assert (tail["errors"], tail["wrong_answers"]) == (0, 0)
     assert all(ms > 0 for ms in parts["rollback"]["upload_ms"].values())
     assert (parts["many"]["swaps"], parts["many"]["rollbacks"]) == (11, 1)
+    assert parts["many"]["removed_in_load"] + parts["many"]["removed_after_load"] == 1
     assert parts["many"]["request_count"] > 0
     zipf = parts["zipf"]
     assert (zipf["errors"], zipf["wrong_answers"]) == (0, 0)

@@ -2,6 +2,9 @@
 
 import argparse
 import io
+import json
+import math
+import signal
 from dataclasses import replace
 from typing import Any
 
@@ -9,15 +12,29 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from loadtest.commands.gpu import measured, models_of, part_names
-from loadtest.drive.accelerated_pair import ACCELERATOR, CPU, Machine, halves_of_cores
+from loadtest.commands.gpu import server_flag
+from loadtest.commands.gpu_parts import Part, measured, models_of, part_names
+from loadtest.drive.accelerated_pair import (
+    ACCELERATOR,
+    CPU,
+    KeptServers,
+    Machine,
+    halves_of_cores,
+)
 from loadtest.drive.dense_model import width_of
+from loadtest.measure import part_time
 from loadtest.measure.accelerator_dense import NOT_AUTOTUNED
-from loadtest.measure.accelerator_parts import DIFFERENCE_MAX, largest_difference
+from loadtest.measure.accelerator_parts import (
+    DIFFERENCE_MAX,
+    largest_difference,
+    most_in_flight,
+)
 from loadtest.measure.accelerator_swaps import check_plan_lasts, outcome_of_answers
+from loadtest.measure.part_time import OutOfTime, PartTime
+from loadtest.plan.loops import ClosedLoop
 from loadtest.plan.plan import Reply
 from loadtest.report.gpu_report import fault_count, gpu_table
-from serving.base.clock import SystemClock
+from serving.base.clock import SystemClock, pause
 from serving.base.errors import Unavailable
 from tests.unit.fakes.clocks import FakeClock
 
@@ -29,18 +46,109 @@ def text_of(parts: dict[str, Any]) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
+def run_parts(parts: dict[str, Part], **changes: Any) -> tuple[dict[str, Any], str]:
+    """The figures of all parts, and what was printed."""
+    console, clock = Console(file=io.StringIO(), width=200), SystemClock()
+    given: dict[str, Any] = {
+        "time": PartTime(clock),
+        "kept": KeptServers(),
+        "part_seconds": math.inf,
+        "all_seconds": math.inf,
+        "after_each": lambda shown: None,
+    }
+    found = measured(parts, list(parts), clock, console, **{**given, **changes})
+    return dict(found), console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def wait_long(shown: dict[str, Any]) -> None:
+    """A part that has one figure and waits for another."""
+    shown["errors"] = 0
+    pause(SystemClock(), 60)
+
+
 def test_gpu_part_that_fails_lets_others_run():
-    def fail() -> dict[str, Any]:
+    def fail(shown: dict[str, Any]) -> None:
         raise Unavailable("no GPU")
 
-    parts = {"first": fail, "second": lambda: {"errors": 0}}
-    console = Console(file=io.StringIO())
-    found = measured(parts, ["first", "second"], SystemClock(), console)
+    found, _ = run_parts({"first": fail, "second": lambda shown: shown.update(errors=0)})
     assert found["first"]["failed"] == "no GPU"
     assert fault_count(found["first"]) == 1
     assert "failed" not in found["second"]
     assert fault_count(found["second"]) == 0
     assert "no GPU" in text_of({"alone": found["first"]})
+
+
+def test_gpu_part_without_time_leaves_its_figures():
+    found, printed = run_parts(
+        {"first": wait_long, "second": lambda shown: shown.update(errors=0)}, part_seconds=0.1
+    )
+    assert found["first"]["errors"] == 0
+    assert "stopped after" in found["first"]["failed"]
+    assert fault_count(found["first"]) == 1
+    assert "failed" not in found["second"]
+    assert "stopped after" in printed
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_gpu_parts_after_the_limit_of_all_are_said():
+    found, printed = run_parts({"first": wait_long, "second": wait_long}, all_seconds=0.1)
+    assert "skipped" in found["second"]["failed"]
+    assert fault_count(found["second"]) == 1
+    assert "second: 0.0 s, skipped" in printed
+
+
+def test_gpu_report_is_there_after_each_part():
+    seen = []
+
+    def see(shown: Any) -> None:
+        seen.append(json.loads(json.dumps(shown)))
+
+    run_parts(
+        {"first": lambda shown: shown.update(a=1), "second": lambda shown: shown.update(b=2)},
+        after_each=see,
+    )
+    assert [list(each) for each in seen] == [["first"], ["first", "second"]]
+    assert seen[0]["first"]["a"] == 1
+
+
+def test_gpu_part_knows_the_time_that_is_left():
+    clock = FakeClock()
+    time = PartTime(clock)
+    assert time.left_seconds() == math.inf
+    with time.bounded(30):
+        clock.advance(10)
+        assert time.left_seconds() == 20
+    assert time.left_seconds() == math.inf
+
+
+def test_gpu_time_ends_what_catches_the_first_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(part_time, "_REPEAT_SECONDS", 0.05)
+
+    def wait_again(shown: dict[str, Any]) -> None:
+        try:
+            pause(SystemClock(), 60)
+        except OutOfTime:
+            shown["caught"] = True
+            pause(SystemClock(), 60)
+
+    found, _ = run_parts({"first": wait_again}, part_seconds=0.05)
+    assert found["first"]["caught"]
+    assert "stopped after" in found["first"]["failed"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "channels", "in_flight"), [(1, 64, 256), (512, 64, 256), (2_048, 16, 16)]
+)
+def test_gpu_large_requests_have_fewer_in_flight(rows: int, channels: int, in_flight: int):
+    assert most_in_flight(rows) == ClosedLoop(rows, channels, in_flight)
+
+
+def test_gpu_server_flags_are_passed_on():
+    assert server_flag("--accelerator_autotuning=never") == ("accelerator_autotuning", "never")
+    assert server_flag("--a=b=c") == ("a", "b=c")
+    for wrong in ("accelerator_autotuning=never", "--a", "--=b"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is not --NAME=VALUE"):
+            server_flag(wrong)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +157,7 @@ def test_gpu_part_that_fails_lets_others_run():
         {"errors": 1},
         {"wrong_answers": 1},
         {"late_count": 1},
+        {"skipped": ["150 of 200 swaps"]},
         {"difference_to_cpu_max": 2 * DIFFERENCE_MAX},
         {"difference_to_cpu_max": float("nan")},
         {"models": {"mlp": {"difference_max": 2 * DIFFERENCE_MAX}}},
@@ -63,10 +172,13 @@ def test_gpu_equal_answers_are_no_fault():
 
 
 def test_gpu_table_shows_both_and_their_ratio():
-    rates = {CPU: 100, ACCELERATOR: 250, "host_tables": 120}
-    shown = {n: {"requests_per_second": r, "rows_per_second": 8 * r} for n, r in rates.items()}
+    rates = {CPU: 100, ACCELERATOR: 250}
+    shown = {
+        name: {"requests_per_second": rate, "rows_per_second": 8 * rate, "in_flight": 512}
+        for name, rate in rates.items()
+    }
     text = text_of({"rates": {"rows": {"8": shown}}})
-    assert "2.50 times, host tables 120" in text
+    assert "2.50 times, 512 in flight" in text
     assert "2,000" in text
 
 
@@ -96,6 +208,10 @@ def test_gpu_dense_shows_what_autotuning_gives():
     assert "450.00 times, not autotuned 300 " in text
     assert "241.33 times, not autotuned 720, CPU: 8 in flight" in text
     assert "3.0e-07" in text
+    one = {ACCELERATOR: rates(_32=3_620), "difference_max": 0.0}
+    text = text_of({"dense": {"request_rows": 32, "models": {"mlp": one}}})
+    assert "3,620" in text
+    assert "times" not in text
 
 
 def test_gpu_plan_that_ends_before_swaps_fails():
@@ -148,6 +264,11 @@ def test_gpu_server_flags_are_the_accelerators(tmp_path: Any):
     flags = machine.server_flags(ACCELERATOR)
     assert (flags["accelerator"], flags["accelerator_rows"]) == ("cuda", "1,8")
     assert flags["environment"] == {"LD_LIBRARY_PATH": "/lib"}
+    more = {"accelerator_autotuning": "never", "num_load_threads": "4"}
+    given = replace(machine, more_flags=more)
+    assert given.server_flags(ACCELERATOR).items() >= more.items()
+    assert given.server_flags(CPU)["num_load_threads"] == "4"
+    assert "accelerator_autotuning" not in given.server_flags(CPU)
     plain = replace(machine, autotunes=False).server_flags(ACCELERATOR)
     assert plain["accelerator_autotuning"] == "never"
     assert plain["accelerator_cache_directory"] != flags["accelerator_cache_directory"]
@@ -163,11 +284,9 @@ def test_gpu_dense_width_has_the_parameters(kind: str, squares: int):
 
 def test_gpu_wrong_replies_are_printed():
     inner = {"wrong_replies": [{"line": "wrong reply at 3 s [ctr]"}]}
-    parts = {"swap": lambda: {"accelerator": inner, "wrong_replies": [{"line": "first"}]}}
-    console = Console(file=io.StringIO(), width=200)
-    measured(parts, ["swap"], SystemClock(), console)
-    printed = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert printed[1:] == ["  first", "  wrong reply at 3 s [ctr]"]
+    part = {"accelerator": inner, "wrong_replies": [{"line": "first"}]}
+    _, printed = run_parts({"swap": lambda shown: shown.update(part)})
+    assert printed.splitlines()[1:] == ["  first", "  wrong reply at 3 s [ctr]"]
 
 
 def test_gpu_answers_of_rollbacks_have_their_times():

@@ -39,6 +39,19 @@ def test_versions_alternate_exports_without_copy(exports: DemoModel):
     assert [content_of(version) for version in (1, 2, 3)] == [1, 2, 1]
 
 
+def test_versions_of_one_graph_alternate_variables(exports: DemoModel):
+    for path in (exports.base_path / "1", exports.staged / "2"):
+        (path / "variables.data").write_text(f"variables {path.name}")
+    with VersionSeries(exports, "ctr", "records", (), has_one_graph=True) as series:
+        for version in (1, 2):
+            series.drop(version)
+        places = [series.base_path / str(version) for version in (1, 2)]
+        assert [(p / "saved_model.pb").read_text() for p in places] == ["export 1", "export 1"]
+        read = [(place / "variables.data").read_text() for place in places]
+        assert read == ["variables 1", "variables 2"]
+    assert (exports.staged / "2/saved_model.pb").read_text() == "export 2"
+
+
 def test_removed_version_is_gone_and_its_export_stays(exports: DemoModel):
     with VersionSeries(exports, "ctr", "records", ()) as series:
         series.drop(1)
