@@ -192,8 +192,7 @@ def _remarks(name: str, model: Mapping[str, Any], now_wall_ns: int) -> list[str]
         lines.append(f"{name}: label {label} waits for version {version}, which is not AVAILABLE")
     for version in model["versions"]:
         subject = f"{name}: version {version['version']}"
-        lines += _table_remarks(subject, version)
-        lines += _upload_remarks(subject, version)
+        lines += _transfer_remarks(subject, version)
         lines += [*_batching_remarks(subject, version), *_accelerator_remarks(subject, version)]
     shown = {version["version"] for version in model["versions"]}
     lines += [
@@ -225,39 +224,29 @@ def _log_text(name: str, log: Mapping[str, Any], now_wall_ns: int) -> str:
     return _one_line(f"{name}: request log {where}: {'; '.join(parts)}")
 
 
-def _table_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line about the bytes that the load of a version with tables read, and why it read them all.
+def _transfer_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line about the bytes that a load read, and one about those that it sent to accelerators.
 
-    Servers of earlier releases do not send "table_reads".
+    Each says why a delta was taken in full. Servers of earlier releases do not send the figures.
     """
-    reads = version.get("table_reads")
-    if reads is None:
-        return
-    read, kept = reads["restored_bytes"], reads["kept_bytes"]
-    text = f"read {_megabytes(read)} of {_megabytes(read + kept)}"
-    if reads["copied_bytes"]:
-        text += f", copied {_megabytes(reads['copied_bytes'])} in memory"
-    if reason := reads["delta_restored_in_full"]:
-        text += f"; delta restored in full: {reason}"
-    yield _one_line(f"{subject}: {text}")
+    if reads := version.get("table_reads"):
+        text = _share_text("read", reads["restored_bytes"], reads["kept_bytes"])
+        if reads["copied_bytes"]:
+            text += f", copied {_megabytes(reads['copied_bytes'])} in memory"
+        yield _transfer_line(f"{subject}: {text}", "restored", reads["delta_restored_in_full"])
+    if uploads := version.get("uploads"):
+        kept_bytes, reason = uploads["accelerator_kept_bytes"], uploads["delta_uploaded_in_full"]
+        if kept_bytes or reason:
+            text = _share_text("uploaded", uploads["uploaded_bytes"], kept_bytes)
+            yield _transfer_line(f"{subject}: {text}", "uploaded", reason)
 
 
-def _upload_remarks(subject: str, version: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line about the bytes that a load sent to accelerators, if some were there or all of a delta was sent.
+def _share_text(verb: str, moved_bytes: float, kept_bytes: float) -> str:
+    return f"{verb} {_megabytes(moved_bytes)} of {_megabytes(moved_bytes + kept_bytes)}"
 
-    Servers of earlier releases do not send "uploads".
-    """
-    uploads = version.get("uploads")
-    if uploads is None:
-        return
-    sent, kept = uploads["uploaded_bytes"], uploads["accelerator_kept_bytes"]
-    reason = uploads["delta_uploaded_in_full"]
-    if not kept and not reason:
-        return
-    text = f"uploaded {_megabytes(sent)} of {_megabytes(sent + kept)}"
-    if reason:
-        text += f"; delta uploaded in full: {reason}"
-    yield _one_line(f"{subject}: {text}")
+
+def _transfer_line(text: str, verb: str, full_reason: str) -> str:
+    return _one_line(f"{text}; delta {verb} in full: {full_reason}" if full_reason else text)
 
 
 def _megabytes(size_bytes: float) -> str:

@@ -117,6 +117,7 @@ def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
         _log.info(
             "accelerator_opened", device=accelerator.name, accelerator=accelerator.description
         )
+    warn_of_load_priority(config)
     if config.accelerator_cache_directory:
         make_cache_directory(config.accelerator_cache_directory)
     cache_directory = config.accelerator_cache_directory or make_private_cache()
@@ -132,6 +133,18 @@ def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
     if config.accelerator_autotuning == "never":
         use.end_autotuning()
     return use
+
+
+def warn_of_load_priority(config: ServerConfig) -> None:
+    """Warns of loads that are lowered beside an accelerator: --load_priority is taken as it is given all the same."""
+    if config.background_priority == "normal":
+        return
+    _log.warning(
+        "load_priority_delays_runs",
+        load_priority=config.load_priority,
+        reason="loads hold locks of the accelerator's driver, so a load that loses its core keeps runs waiting",
+        remedy="leave --load_priority=auto, which is normal with --accelerator",
+    )
 
 
 def _make_autotuning(

@@ -2,12 +2,14 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from serving.base.errors import InvalidConfig
 from serving.config.flags import parse_flags
 from serving.config.server_config import HttpPort, ServerConfig, server_config
 from serving.core.model_config import ModelConfig, check_models
 from serving.core.model_settings import BatchingChoice, BatchingSettings, ModelSettings
+from serving.server.loading_parts import warn_of_load_priority
 
 
 @pytest.fixture
@@ -308,3 +310,16 @@ def test_loads_for_an_accelerator_are_not_lowered(
 ) -> None:
     config = ServerConfig(models=(), accelerator=accelerator, load_priority=given)
     assert config.background_priority == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "warns"), [("auto", False), ("normal", False), ("idle", True), ("nice", True)]
+)
+def test_lowered_loads_beside_an_accelerator_warn(given: str, warns: bool) -> None:
+    config = ServerConfig(models=(), accelerator="cuda", load_priority=given)
+    with capture_logs() as logs:
+        warn_of_load_priority(config)
+    assert [log["event"] for log in logs] == ["load_priority_delays_runs"] * warns
+    for log in logs:
+        assert log["load_priority"] == given
+        assert "--load_priority=auto" in log["remedy"]
