@@ -55,6 +55,7 @@ base::Status Accelerator::LookAtDevice(bool is_one_of_several) {
   if (!kind.ok()) return kind.status();
   description_ = client_->description() + ", " + kind.value();
   target_ = client_->plugin_build() + ", " + kind.value();
+  topology_ = client_->Topology();
   is_one_of_several_ = is_one_of_several;
   compile_options_ = OptionsForAnyDevice();
   if (is_one_of_several) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -86,6 +87,10 @@ class Accelerator {
   const std::string& description() const { return description_; }
   // The target of compilations: an executable can be loaded for all accelerators with the same one.
   const std::string& target() const { return target_; }
+  // The description by which an AheadCompiler of another process compiles for it, without a client
+  // of a GPU. It is "" if that process makes a client of its own, because it is of this machine's
+  // CPUs. Nothing if only this process can compile.
+  const std::optional<std::string>& topology() const { return topology_; }
 
   // Compiles a program in the form of a serialized xla.HloModuleProto: 0.2 to 1 s for a GPU, and up
   // to 7 s if it `autotunes` large matrix products. That stalls all other runs on the GPU.
@@ -164,6 +169,7 @@ class Accelerator {
   const int64_t memory_bytes_max_;
   std::string description_;
   std::string target_;
+  std::optional<std::string> topology_;
   std::string compile_options_;
   bool is_one_of_several_ = false;
   mutable std::atomic<bool> is_failing_{false};

@@ -18,7 +18,7 @@ constexpr char kWithoutDevice[] = " (name a topology to compile for a device tha
 class LocalCompiler final : public AheadCompiler {
  public:
   explicit LocalCompiler(std::shared_ptr<const Accelerator> accelerator)
-      : AheadCompiler(accelerator->target(), /*autotunes=*/true),
+      : AheadCompiler(accelerator->target(), Result::kAutotuned),
         accelerator_(std::move(accelerator)) {}
 
  private:
@@ -44,7 +44,7 @@ class Topology {
           plugin.description() + " cannot compile for a device that is not there" + kWithDevice);
     }
     // One device of one machine. Other plugins than CUDA's may have other options.
-    const std::array<PJRT_NamedValue, 2> options = {Text("target_config", description),
+    const std::array<PJRT_NamedValue, 2> options = {Text(kTargetConfig, description),
                                                     Text("topology", "1x1x1")};
     MILLPOND_PJRT_ARGS(PJRT_TopologyDescription_Create, create);
     create.topology_name = "";
@@ -81,8 +81,7 @@ class Topology {
     return KindOf(api_, devices.descriptions[0]);
   }
 
-  base::StatusOr<std::string> Compile(std::string_view hlo) const {
-    const std::string options = OptionsForAnyDevice();
+  base::StatusOr<std::string> Compile(const std::string& options, std::string_view hlo) const {
     std::string code(hlo);
     PJRT_Program program = HloProgram(&code);
     MILLPOND_PJRT_ARGS(PJRT_Compile, compile);
@@ -115,21 +114,24 @@ class Topology {
 // Compiles for a device that is described.
 class TopologyCompiler final : public AheadCompiler {
  public:
-  TopologyCompiler(std::string target, Topology topology)
-      : AheadCompiler(std::move(target), /*autotunes=*/false), topology_(std::move(topology)) {}
+  TopologyCompiler(std::string target, Topology topology, bool for_loads)
+      : AheadCompiler(std::move(target), for_loads ? Result::kForLoad : Result::kForTopology),
+        options_(for_loads ? WithoutAutotuning(OptionsForAnyDevice()) : OptionsForAnyDevice()),
+        topology_(std::move(topology)) {}
 
  private:
   base::StatusOr<std::string> MakeBytes(std::string_view hlo) const override {
-    return topology_.Compile(hlo);
+    return topology_.Compile(options_, hlo);
   }
 
+  const std::string options_;
   const Topology topology_;
 };
 
 }  // namespace
 
 base::StatusOr<std::shared_ptr<const AheadCompiler>> AheadCompiler::Open(
-    const Plugin& plugin, const std::string& topology, float memory_fraction) {
+    const Plugin& plugin, const std::string& topology, float memory_fraction, bool for_loads) {
   if (topology.empty()) {
     AcceleratorOptions options;
     options.memory_fraction = memory_fraction;
@@ -146,7 +148,7 @@ base::StatusOr<std::shared_ptr<const AheadCompiler>> AheadCompiler::Open(
   const base::StatusOr<std::string> kind = described.value().DeviceKind();
   if (!kind.ok()) return kind.status();
   return std::shared_ptr<const AheadCompiler>(std::make_shared<TopologyCompiler>(
-      plugin.build() + ", " + kind.value(), std::move(described.value())));
+      plugin.build() + ", " + kind.value(), std::move(described.value()), for_loads));
 }
 
 base::StatusOr<std::string> AheadCompiler::Compile(std::string_view hlo) const {

@@ -43,6 +43,9 @@ class Api {
   const PJRT_Api* table_;
 };
 
+// The name of what describes a GPU to a compiler, as an option and as an attribute of a topology.
+inline constexpr std::string_view kTargetConfig = "target_config";
+
 // Returns an option of a client or of a topology without its value. Borrows `name`.
 inline PJRT_NamedValue NamedValue(std::string_view name) {
   PJRT_NamedValue value{};

@@ -80,6 +80,43 @@ base::StatusOr<std::string> Client::KindOf(PJRT_Device* device) const {
   return pjrt::KindOf(api_, description.value());
 }
 
+std::optional<std::string> Client::Topology() const {
+  std::optional<std::string> topology = TargetConfig();
+  if (!topology && IsOfCpus()) topology.emplace();
+  return topology;
+}
+
+// Returns the option that describes the devices to PJRT_TopologyDescription_Create; nothing if the
+// plugin does not show it. CUDA's has it as text.
+std::optional<std::string> Client::TargetConfig() const {
+  if (!MILLPOND_PJRT_HAS(api_, PJRT_Client_TopologyDescription) ||
+      !MILLPOND_PJRT_HAS(api_, PJRT_TopologyDescription_Attributes)) {
+    return {};
+  }
+  MILLPOND_PJRT_ARGS(PJRT_Client_TopologyDescription, topology);
+  topology.client = client_;
+  if (!api_.ToStatus(api_->PJRT_Client_TopologyDescription(&topology), "").ok()) return {};
+  MILLPOND_PJRT_ARGS(PJRT_TopologyDescription_Attributes, attributes);
+  attributes.topology = topology.topology;
+  if (!api_.ToStatus(api_->PJRT_TopologyDescription_Attributes(&attributes), "").ok()) return {};
+  for (size_t i = 0; i < attributes.num_attributes; ++i) {
+    const PJRT_NamedValue& attribute = attributes.attributes[i];
+    if (attribute.type == PJRT_NamedValue_kString &&
+        std::string_view(attribute.name, attribute.name_size) == kTargetConfig) {
+      return std::string(attribute.string_value, attribute.value_size);
+    }
+  }
+  return {};
+}
+
+bool Client::IsOfCpus() const {
+  if (!MILLPOND_PJRT_HAS(api_, PJRT_Client_PlatformName)) return false;
+  MILLPOND_PJRT_ARGS(PJRT_Client_PlatformName, platform);
+  platform.client = client_;
+  return api_.ToStatus(api_->PJRT_Client_PlatformName(&platform), "").ok() &&
+         std::string_view(platform.platform_name, platform.platform_name_size) == "cpu";
+}
+
 base::Status Client::Pin(char* data, size_t bytes) const {
   if (!MILLPOND_PJRT_HAS(api_, PJRT_Client_DmaMap) ||
       !MILLPOND_PJRT_HAS(api_, PJRT_Client_DmaUnmap)) {

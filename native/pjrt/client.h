@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ class Client {
   base::StatusOr<std::vector<PJRT_Device*>> Devices() const;
   // Returns what sort of device it is, like "NVIDIA H200".
   base::StatusOr<std::string> KindOf(PJRT_Device* device) const;
+  // Returns how another process may compile for the devices (Accelerator::topology).
+  std::optional<std::string> Topology() const;
   // Makes `bytes` of this process's memory at `data` ones that accelerators copy directly. Returns
   // UNIMPLEMENTED if the plugin cannot. The memory stays until Unpin.
   base::Status Pin(char* data, size_t bytes) const;
@@ -59,6 +62,8 @@ class Client {
         description_(plugin.description()),
         plugin_build_(plugin.build()) {}
   base::Status AddVersion();
+  std::optional<std::string> TargetConfig() const;
+  bool IsOfCpus() const;
   base::StatusOr<PJRT_DeviceDescription*> DescriptionOf(PJRT_Device* device) const;
 
   const Api api_;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -11,16 +12,37 @@
 #include <sstream>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 namespace millpond::pjrt {
 namespace {
 
 constexpr std::string_view kMagic = "millpond executable 1\n";
 
-// Ends of the target of an executable without autotuning. Its file lies beside that of the
-// autotuned one, which another process or a later start may make.
-constexpr char kForTopology[] = ", for a topology";
-constexpr char kNotAutotuned[] = ", not autotuned";
+// Returns the end of the target of an executable. The files of one program lie beside each other,
+// because another process or a later start may make an autotuned one.
+std::string_view EndOfTarget(AheadCompiler::Result result) {
+  switch (result) {
+    case AheadCompiler::Result::kForTopology:
+      return ", for a topology";
+    case AheadCompiler::Result::kForLoad:
+      return ", not autotuned";
+    default:
+      return "";
+  }
+}
+
+using Result = AheadCompiler::Result;
+
+Result CompiledBy(const Accelerator& accelerator) {
+  return accelerator.autotunes() ? Result::kAutotuned : Result::kForLoad;
+}
+
+// The executables that `accelerator` takes now, the best one first.
+std::vector<Result> TakenBy(const Accelerator& accelerator) {
+  if (accelerator.autotunes()) return {Result::kAutotuned, Result::kForTopology};
+  return {Result::kAutotuned, Result::kForTopology, Result::kForLoad};
+}
 
 // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/. Only names a file, whose content is compared.
 uint64_t Hash(std::string_view bytes) {
@@ -32,7 +54,9 @@ uint64_t Hash(std::string_view bytes) {
 }
 
 // Returns the start of the file of `hlo`: the executable follows it.
-std::string Header(const std::string& target, std::string_view hlo) {
+std::string Header(const std::string& accelerator, AheadCompiler::Result result,
+                   std::string_view hlo) {
+  const std::string target = accelerator + std::string(EndOfTarget(result));
   std::ostringstream header;
   header << kMagic << target.size() << ' ' << hlo.size() << '\n' << target << hlo;
   return header.str();
@@ -94,29 +118,39 @@ base::Status Write(const std::string& path, std::string_view header, std::string
 
 base::StatusOr<FoundProgram> ExecutableCache::FindOrCompile(const Accelerator& accelerator,
                                                             std::string_view hlo) const {
-  const bool autotunes = accelerator.autotunes();
   const std::string& target = accelerator.target();
-  SharedExecutables::Pointer found = FindAutotuned(accelerator, hlo);
-  if (found != nullptr) return FoundProgram{std::move(found), true};
-  found = Find(accelerator, Header(target + kForTopology, hlo));
-  if (found != nullptr) return FoundProgram{std::move(found), false};
-  const std::string header = Header(autotunes ? target : target + kNotAutotuned, hlo);
-  found = autotunes ? nullptr : Find(accelerator, header);
-  if (found != nullptr) return FoundProgram{std::move(found), false};
-  base::StatusOr<std::unique_ptr<Executable>> compiled = accelerator.Compile(hlo, autotunes);
+  for (const Result result : TakenBy(accelerator)) {
+    SharedExecutables::Pointer found = Find(accelerator, Header(target, result, hlo));
+    if (found != nullptr) return FoundProgram{std::move(found), result == Result::kAutotuned};
+  }
+  const Result result = CompiledBy(accelerator);
+  const bool is_autotuned = result == Result::kAutotuned;
+  const std::string header = Header(target, result, hlo);
+  base::StatusOr<std::unique_ptr<Executable>> compiled = accelerator.Compile(hlo, is_autotuned);
   if (!compiled.ok()) return compiled.status();
   Keep(header, *compiled.value());
   return FoundProgram{accelerator.executables().Share(header, std::move(compiled.value())),
-                      autotunes};
+                      is_autotuned, /*is_compiled=*/true};
+}
+
+bool ExecutableCache::Has(const Accelerator& accelerator, std::string_view hlo) const {
+  const std::vector<Result> taken = TakenBy(accelerator);
+  return std::any_of(taken.begin(), taken.end(), [&](Result result) {
+    const std::string header = Header(accelerator.target(), result, hlo);
+    return accelerator.executables().Has(header) || HasFile(header);
+  });
 }
 
 SharedExecutables::Pointer ExecutableCache::FindAutotuned(const Accelerator& accelerator,
                                                           std::string_view hlo) const {
-  return Find(accelerator, Header(accelerator.target(), hlo));
+  return Find(accelerator, Header(accelerator.target(), Result::kAutotuned, hlo));
 }
 
 bool ExecutableCache::HasAutotuned(const Accelerator& accelerator, std::string_view hlo) const {
-  const std::string header = Header(accelerator.target(), hlo);
+  return HasFile(Header(accelerator.target(), Result::kAutotuned, hlo));
+}
+
+bool ExecutableCache::HasFile(std::string_view header) const {
   return !directory_.empty() && Read(PathOf(directory_, header), header).has_value();
 }
 
@@ -142,8 +176,7 @@ SharedExecutables::Pointer ExecutableCache::Find(const Accelerator& accelerator,
 }
 
 Filled ExecutableCache::Fill(const AheadCompiler& compiler, std::string_view hlo) const {
-  const std::string header =
-      Header(compiler.autotunes() ? compiler.target() : compiler.target() + kForTopology, hlo);
+  const std::string header = Header(compiler.target(), compiler.result(), hlo);
   const std::string path = PathOf(directory_, header);
   if (Read(path, header)) return {};
   const base::StatusOr<std::string> executable = compiler.Compile(hlo);

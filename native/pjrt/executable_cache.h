@@ -15,6 +15,7 @@ namespace millpond::pjrt {
 struct FoundProgram {
   std::shared_ptr<const Executable> executable;
   bool is_autotuned = true;  // false if it was compiled for a GPU without autotuning
+  bool is_compiled = false;  // true if it was compiled now
 };
 
 // The errors of one program that is compiled into a cache.
@@ -42,6 +43,9 @@ class ExecutableCache {
   // An executable for a topology is loaded all the same, so that a start need not compile.
   base::StatusOr<FoundProgram> FindOrCompile(const Accelerator& accelerator,
                                              std::string_view hlo) const;
+  // Says whether FindOrCompile finds what it need not compile. A file that is there is taken for
+  // one that can be loaded.
+  bool Has(const Accelerator& accelerator, std::string_view hlo) const;
   // Loads the autotuned executable of `hlo`; null if there is none, or none that can be loaded.
   SharedExecutables::Pointer FindAutotuned(const Accelerator& accelerator,
                                            std::string_view hlo) const;
@@ -53,6 +57,7 @@ class ExecutableCache {
 
  private:
   SharedExecutables::Pointer Find(const Accelerator& accelerator, std::string_view header) const;
+  bool HasFile(std::string_view header) const;
   void Keep(std::string_view header, const Executable& executable) const;
 
   const std::string directory_;

@@ -14,6 +14,12 @@ SharedExecutables::Pointer SharedExecutables::Find(std::string_view origin) cons
   return executable;
 }
 
+bool SharedExecutables::Has(std::string_view origin) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = executables_.find(origin);
+  return found != executables_.end() && !found->second.expired();
+}
+
 SharedExecutables::Pointer SharedExecutables::Share(std::string_view origin,
                                                     std::unique_ptr<Executable> made) {
   // Declared before the lock, so that an executable that is not needed is freed without it.

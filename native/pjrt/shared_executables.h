@@ -23,6 +23,8 @@ class SharedExecutables {
 
   // Returns the executable of `origin`. Null if no version has it.
   Pointer Find(std::string_view origin) const;
+  // Says whether Find would return one.
+  bool Has(std::string_view origin) const;
   // Returns `made`, which others then find, or the executable that another load has shared
   // meanwhile.
   Pointer Share(std::string_view origin, std::unique_ptr<Executable> made);

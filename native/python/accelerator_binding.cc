@@ -36,13 +36,14 @@ pjrt::Accelerator::List OpenAccelerators(const nb::str& plugin, float memory_fra
 
 std::shared_ptr<const pjrt::AheadCompiler> OpenAheadCompiler(const nb::str& plugin,
                                                              const std::string& topology,
-                                                             float memory_fraction) {
+                                                             float memory_fraction,
+                                                             bool for_loads) {
   using Made = base::StatusOr<std::shared_ptr<const pjrt::AheadCompiler>>;
   const std::string path = PathBytes(plugin);
   return ValueOrThrow(WithoutGil([&]() -> Made {
     const base::StatusOr<pjrt::Plugin> opened = pjrt::Plugin::Open(path);
     if (!opened.ok()) return opened.status();
-    return pjrt::AheadCompiler::Open(opened.value(), topology, memory_fraction);
+    return pjrt::AheadCompiler::Open(opened.value(), topology, memory_fraction, for_loads);
   }));
 }
 
@@ -71,6 +72,8 @@ void RegisterAccelerator(nb::module_& module) {
   nb::class_<pjrt::Accelerator>(module, "Accelerator", nb::is_final())
       .def_prop_ro("name", &pjrt::Accelerator::name)
       .def_prop_ro("description", &pjrt::Accelerator::description)
+      .def_prop_ro("target", &pjrt::Accelerator::target)
+      .def_prop_ro("topology", &pjrt::Accelerator::topology)
       .def_prop_ro("autotunes", &pjrt::Accelerator::autotunes)
       .def("end_autotuning", &pjrt::Accelerator::EndAutotuning)
       .def("memory", &MemoryOf)
@@ -80,7 +83,7 @@ void RegisterAccelerator(nb::module_& module) {
       .def_prop_ro("compiled_count", &pjrt::AheadCompiler::compiled_count)
       .def("compile_into", &CompileInto, nb::arg("program"), nb::arg("cache_directory"));
   module.def("open_ahead_compiler", &OpenAheadCompiler, nb::arg("plugin"), nb::arg("topology"),
-             nb::arg("memory_fraction"));
+             nb::arg("memory_fraction"), nb::arg("for_loads") = false);
   module.def("open_accelerators", &OpenAccelerators, nb::arg("plugin"), nb::arg("memory_fraction"),
              nb::arg("memory_bytes_max"));
 }

@@ -1,6 +1,7 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -8,6 +9,7 @@
 
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "native/base/clock.h"
 #include "native/inference/answer.h"
@@ -72,12 +74,9 @@ class PySavedModelLoad {
     return ValueOrThrow(WithoutGil([&] { return load_->CompileAhead(rules, compiler, cache); }));
   }
 
-  std::vector<tf::AcceleratedSignature> UseAccelerator(const pjrt::Accelerator::List& accelerators,
-                                                       std::vector<int64_t> rows,
-                                                       std::string cache_directory,
-                                                       const std::string& tables,
-                                                       int64_t memory_bytes_max, bool is_low,
-                                                       bool is_needed, bool tunes_later) {
+  void DraftPrograms(const pjrt::Accelerator::List& accelerators, std::vector<int64_t> rows,
+                     std::string cache_directory, const std::string& tables,
+                     int64_t memory_bytes_max, bool is_low, bool is_needed, bool tunes_later) {
     tf::AcceleratorUse use;
     use.accelerators.assign(accelerators.begin(), accelerators.end());
     use.rows = std::move(rows);
@@ -88,7 +87,17 @@ class PySavedModelLoad {
     use.is_low = is_low;
     use.is_needed = is_needed;
     use.tunes_later = tunes_later;
-    return ValueOrThrow(WithoutGil([&] { return load_->UseAccelerator(use); }));
+    ThrowIfError(WithoutGil([&] { return load_->DraftPrograms(std::move(use)); }));
+  }
+
+  // Returns the number of programs, and the names and the code of those that the cache has not.
+  std::pair<int64_t, std::vector<std::pair<std::string, nb::bytes>>> ListPrograms() {
+    const tf::ProgramList list = Get<&VersionLoad::ListPrograms>();
+    std::vector<std::pair<std::string, nb::bytes>> missing;
+    for (const tf::MissingProgram& program : list.missing) {
+      missing.emplace_back(program.name, nb::bytes(program.hlo.data(), program.hlo.size()));
+    }
+    return {list.count, std::move(missing)};
   }
 
   size_t TakeArena(const PySlabPool& pool, size_t slab_bytes) {
@@ -377,9 +386,12 @@ void RegisterServable(nb::module_& module) {
       .def("tables_without_value", &Load::Get<&VersionLoad::TablesWithoutValue>)
       .def_prop_ro("may_write_variables", &Load::Get<&VersionLoad::MayWriteVariables>)
       .def("analyze_rows", &Load::Run<&VersionLoad::AnalyzeRows>)
-      .def("use_accelerator", &Load::UseAccelerator, nb::arg("accelerators"), nb::arg("rows"),
+      .def("draft_programs", &Load::DraftPrograms, nb::arg("accelerators"), nb::arg("rows"),
            nb::arg("cache_directory"), nb::arg("tables"), nb::arg("memory_bytes_max"),
            nb::arg("is_low"), nb::arg("is_needed"), nb::arg("tunes_later"))
+      .def("list_programs", &Load::ListPrograms)
+      .def("use_accelerator", &Load::Get<&VersionLoad::UseAccelerator>)
+      .def_prop_ro("compiled_program_count", &Load::Get<&VersionLoad::CompiledProgramCount>)
       .def("make_callables", &Load::Run<&VersionLoad::MakeCallables>)
       .def("use_tables", &Load::UseTables, nb::arg("pool"))
       .def("plan_memory", &Load::PlanMemory, nb::arg("headroom_bytes"))

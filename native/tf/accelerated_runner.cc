@@ -7,15 +7,14 @@
 #include <utility>
 
 #include "native/base/giving_way.h"
+#include "native/pjrt/row_scatter.h"
 #include "native/pjrt/tuned_trial.h"
-#include "native/tf/buffer_type.h"
 #include "native/tf/resource_reads.h"
 #include "native/tf/scatter_program.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/split_runner.h"
 #include "native/tf/status.h"
 #include "native/tf/tensor_storage.h"
-#include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/public/session.h"
 
 namespace millpond::tf {
@@ -24,65 +23,6 @@ namespace {
 using base::Status;
 using base::StatusOr;
 using tensorflow::Tensor;
-
-pjrt::HostTensor AsHostTensor(const Tensor& tensor, LoadedTables* tables) {
-  const auto sizes = tensor.shape().dim_sizes();
-  const auto data = tensor.tensor_data();
-  return {BufferType(tensor.dtype()),
-          {sizes.begin(), sizes.end()},
-          data.data(),
-          data.size(),
-          tables == nullptr ? nullptr : tables->ContentsOf(tensor)};
-}
-
-// Compiles the programs of one signature, by their rows, and adds them to `*program`. Adds the rows
-// of those without autotuning to `*untuned_rows`.
-Status Compile(const std::map<int64_t, std::string>& hlo_by_rows,
-               const pjrt::ExecutableCache& cache, const pjrt::Accelerator& accelerator,
-               pjrt::RowProgram* program, std::set<int64_t>* untuned_rows) {
-  for (const auto& [rows, hlo] : hlo_by_rows) {
-    auto found = cache.FindOrCompile(accelerator, hlo);
-    if (!found.ok()) return found.status();
-    if (!found.value().is_autotuned) untuned_rows->insert(rows);
-    MILLPOND_RETURN_IF_ERROR(program->AddSize(rows, std::move(found.value().executable)));
-  }
-  return {};
-}
-
-// The bytes that the parameters of a version may take on each accelerator: what is free, and half
-// of all at most, so that the version after it fits beside it. All is what the model may have.
-int64_t RoomBytes(const AcceleratorUse& use) {
-  int64_t room =
-      use.memory_bytes_max > 0 ? use.memory_bytes_max / 2 : std::numeric_limits<int64_t>::max();
-  for (const auto& accelerator : use.accelerators) {
-    const pjrt::AcceleratorState state = accelerator->State();
-    if (state.limit_bytes == 0) continue;
-    const auto memory = accelerator->Memory();
-    const int64_t used = memory.ok() ? memory.value().used_bytes : state.parameter_bytes;
-    room = std::min({room, state.limit_bytes / 2, state.limit_bytes - used});
-  }
-  return room;
-}
-
-// Compiles the scatters of the tables that deltas may change. A table without one is sent as a
-// whole.
-pjrt::RowScatters CompileScatters(const pjrt::ExecutableCache& cache,
-                                  const pjrt::DeviceParameters& parameters,
-                                  const std::vector<pjrt::HostTensor>& tensors) {
-  pjrt::RowScatters scatters;
-  for (const pjrt::HostTensor& tensor : tensors) {
-    if (tensor.contents == nullptr || !tensor.contents->has_writer) continue;
-    if (scatters.Find(tensor) != nullptr) continue;
-    auto scatter = CompileScatter(cache, *parameters.accelerator(), tensor);
-    if (!scatter.ok()) {
-      LOG(WARNING) << "scatter_not_compiled: " << tensor.contents->name << ": "
-                   << scatter.status().message();
-    } else if (scatter.value() != nullptr) {
-      scatters.Add(tensor, std::move(scatter.value()));
-    }
-  }
-  return scatters;
-}
 
 // The memory of this process for runs, within the limits of the run on the calling thread.
 tsl::Allocator* RunMemory() {
@@ -97,70 +37,25 @@ std::shared_ptr<char> TakeRunMemory(size_t bytes) {
   return {static_cast<char*>(block), [=](char* taken) { allocator->DeallocateRaw(taken); }};
 }
 
-using Parameters = std::vector<std::shared_ptr<pjrt::DeviceParameters>>;
-
-// Compiles the programs of a signature for each accelerator, and adds the nodes of the host part to
-// the session. Notes in `*draft` which programs are not autotuned.
-StatusOr<std::vector<std::unique_ptr<pjrt::RowProgram>>> CompilePrograms(
-    const pjrt::ExecutableCache& cache, const Parameters& parameters,
-    const std::vector<size_t>& parameter_indices, tensorflow::Session* session,
-    SignatureDraft* draft_of) {
-  SignatureDraft& draft = *draft_of;
-  std::set<int64_t> untuned_rows;
-  std::vector<std::unique_ptr<pjrt::RowProgram>> programs;
-  for (const auto& replica : parameters) {
-    programs.push_back(std::make_unique<pjrt::RowProgram>(
-        replica, parameter_indices, draft.input_bytes, draft.output_bytes,
-        draft.split.needs_exact_rows, TakeRunMemory));
-    MILLPOND_RETURN_IF_ERROR(Compile(draft.hlo_by_rows, cache, *replica->accelerator(),
-                                     programs.back().get(), &untuned_rows));
-  }
-  draft.report.untuned_rows.assign(untuned_rows.begin(), untuned_rows.end());
-  if (draft.split.has_host_part()) {
-    MILLPOND_RETURN_IF_TF_ERROR(session->Extend(*draft.split.host_graph), "adding the host part");
-  }
-  return programs;
-}
-
 }  // namespace
 
-SignatureDrafts AcceleratedPrograms::Draft(const AcceleratorUse& use,
-                                           const tensorflow::MetaGraphDef& meta_graph,
-                                           const tensor::SignatureMap& signatures) {
-  return DraftSignatures(meta_graph, signatures,
-                         {use.rows, use.only_if_worth, use.tables, RoomBytes(use)});
-}
-
 StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
-    const AcceleratorUse& use, SignatureDrafts drafted, LoadedTables* tables,
-    tensorflow::Session* session) {
+    DraftedPrograms drafted, tensorflow::Session* session) {
   std::unique_ptr<AcceleratedPrograms> made(new AcceleratedPrograms);
-  // Signatures share their variables.
-  std::map<ResourceKey, size_t> indices;
-  std::vector<Tensor> values;
-  for (const SignatureDraft& draft : drafted.drafts) {
-    for (const ResourceKey& key : draft.variables) {
-      if (!indices.emplace(key, values.size()).second) continue;
-      StatusOr<Tensor> value = ValueOf(key, session);
-      if (!value.ok()) return value.status();
-      values.push_back(std::move(value.value()));
-    }
-  }
-  // No request writes to a variable, so its memory stays as it is while the session lives.
-  std::vector<pjrt::HostTensor> tensors;
-  for (const Tensor& value : values) tensors.push_back(AsHostTensor(value, tables));
+  const AcceleratorUse& use = drafted.use();
   for (const auto& accelerator : use.accelerators) {
     made->parameters_.push_back(std::make_shared<pjrt::DeviceParameters>(
-        accelerator, use.model, tensors, use.is_low, use.version));
+        accelerator, use.model, drafted.tensors(), use.is_low, use.version));
   }
   const pjrt::ExecutableCache cache(use.cache_directory);
-  for (SignatureDraft& draft : drafted.drafts) {
+  auto& reports = drafted.drafts().reports;
+  for (SignatureDraft& draft : drafted.drafts().drafts) {
     std::vector<size_t> parameter_indices;
     for (const ResourceKey& key : draft.variables) {
-      parameter_indices.push_back(indices.at(key));
+      parameter_indices.push_back(drafted.IndexOf(key));
     }
-    auto programs = CompilePrograms(cache, made->parameters_, parameter_indices, session, &draft);
-    AcceleratedSignature& report = drafted.reports.at(draft.signature->name);
+    auto programs = made->Compile(cache, parameter_indices, session, &draft);
+    AcceleratedSignature& report = reports.at(draft.signature->name);
     if (!programs.ok()) {
       report.reason = programs.status().message();
       continue;
@@ -177,14 +72,84 @@ StatusOr<std::unique_ptr<AcceleratedPrograms>> AcceleratedPrograms::Make(
       made->sides_.emplace(draft.signature->name, std::make_unique<MeasuredSides>(report.rows));
     }
   }
-  for (auto& [name, report] : drafted.reports) made->signatures_.push_back(std::move(report));
+  for (auto& [name, report] : reports) made->signatures_.push_back(std::move(report));
   if (made->programs_.empty()) {
     made->parameters_.clear();
     return made;
   }
   if (use.pin_parameters) use.pin_parameters(made->parameter_bytes());
-  MILLPOND_RETURN_IF_ERROR(made->Upload(use, cache, tensors));
+  MILLPOND_RETURN_IF_ERROR(made->Upload(use, cache, drafted.tensors()));
   return made;
+}
+
+// Compiles the programs of a signature for each accelerator, and adds the nodes of the host part to
+// the session. Notes in `*draft` which programs are not autotuned.
+StatusOr<AcceleratedPrograms::Programs> AcceleratedPrograms::Compile(
+    const pjrt::ExecutableCache& cache, const std::vector<size_t>& parameter_indices,
+    tensorflow::Session* session, SignatureDraft* draft) {
+  std::set<int64_t> untuned_rows;
+  Programs programs;
+  for (const auto& replica : parameters_) {
+    programs.push_back(std::make_unique<pjrt::RowProgram>(
+        replica, parameter_indices, draft->input_bytes, draft->output_bytes,
+        draft->split.needs_exact_rows, TakeRunMemory));
+    MILLPOND_RETURN_IF_ERROR(CompileSizes(cache, *draft, programs.back().get(), &untuned_rows));
+  }
+  draft->report.untuned_rows.assign(untuned_rows.begin(), untuned_rows.end());
+  if (draft->split.has_host_part()) {
+    MILLPOND_RETURN_IF_TF_ERROR(session->Extend(*draft->split.host_graph), "adding the host part");
+  }
+  return programs;
+}
+
+// Adds the programs of one signature to `*program`, and the rows of those without autotuning to
+// `*untuned_rows`.
+Status AcceleratedPrograms::CompileSizes(const pjrt::ExecutableCache& cache,
+                                         const SignatureDraft& draft, pjrt::RowProgram* program,
+                                         std::set<int64_t>* untuned_rows) {
+  for (const auto& [rows, hlo] : draft.hlo_by_rows) {
+    auto found = cache.FindOrCompile(*program->parameters().accelerator(), hlo);
+    if (!found.ok()) return found.status();
+    if (found.value().is_compiled) ++compiled_count_;
+    if (!found.value().is_autotuned) untuned_rows->insert(rows);
+    MILLPOND_RETURN_IF_ERROR(program->AddSize(rows, std::move(found.value().executable)));
+  }
+  return {};
+}
+
+// Compiles the scatters of the tables that deltas may change. A table without one is sent as a
+// whole.
+pjrt::RowScatters AcceleratedPrograms::CompileScatters(
+    const pjrt::ExecutableCache& cache, const pjrt::Accelerator& accelerator,
+    const std::vector<pjrt::HostTensor>& tensors) {
+  pjrt::RowScatters scatters;
+  for (const pjrt::HostTensor* const table : TablesOfDeltas(tensors)) {
+    auto scatter = CompileScatter(cache, accelerator, *table);
+    if (!scatter.ok()) {
+      LOG(WARNING) << "scatter_not_compiled: " << table->contents->name << ": "
+                   << scatter.status().message();
+    } else if (scatter.value() != nullptr) {
+      scatters.Add(*table, std::move(scatter.value()));
+    }
+  }
+  return scatters;
+}
+
+// Returns null if the table must be sent as a whole.
+StatusOr<std::unique_ptr<pjrt::RowScatter>> AcceleratedPrograms::CompileScatter(
+    const pjrt::ExecutableCache& cache, const pjrt::Accelerator& accelerator,
+    const pjrt::HostTensor& table) {
+  const auto hlo_by_rows = ScatterPrograms(table);
+  if (!hlo_by_rows.ok()) return hlo_by_rows.status();
+  std::map<int64_t, std::shared_ptr<const pjrt::Executable>> programs;
+  for (const auto& [rows, hlo] : hlo_by_rows.value()) {
+    auto found = cache.FindOrCompile(accelerator, hlo);
+    if (!found.ok()) return found.status();
+    if (found.value().is_compiled) ++compiled_count_;
+    programs[rows] = std::move(found.value().executable);
+  }
+  if (programs.empty()) return std::unique_ptr<pjrt::RowScatter>();
+  return std::make_unique<pjrt::RowScatter>(std::move(programs));
 }
 
 // Uploads the parameters to each accelerator that has room. It is enough if one of them has.
@@ -198,7 +163,8 @@ Status AcceleratedPrograms::Upload(const AcceleratorUse& use, const pjrt::Execut
   bool is_there = false;
   for (const auto& replica : parameters_) {
     replica->accelerator()->memory().SetQuota(use.model, use.memory_bytes_max);
-    Status tried = replica->Upload(run_bytes, CompileScatters(cache, *replica, tensors));
+    Status tried =
+        replica->Upload(run_bytes, CompileScatters(cache, *replica->accelerator(), tensors));
     is_there = is_there || tried.ok();
     if (tried.ok()) continue;
     LOG(WARNING) << "accelerator_replica_away: device " << replica->accelerator()->name() << ": "

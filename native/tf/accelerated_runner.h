@@ -18,8 +18,8 @@
 #include "native/pjrt/row_program.h"
 #include "native/pjrt/run_figures.h"
 #include "native/tensor/signature.h"
-#include "native/tf/host_tables.h"
-#include "native/tf/loaded_tables.h"
+#include "native/tf/accelerator_use.h"
+#include "native/tf/drafted_programs.h"
 #include "native/tf/side_measurement.h"
 #include "native/tf/signature_draft.h"
 #include "native/tf/signature_runner.h"
@@ -27,30 +27,10 @@
 #include "native/tf/split_runner.h"
 
 namespace tensorflow {
-class MetaGraphDef;
 class Session;
 }  // namespace tensorflow
 
 namespace millpond::tf {
-
-// How a version uses accelerators.
-struct AcceleratorUse {
-  // One or more. Each gets a replica of the version, and each request goes to one of them.
-  std::vector<std::shared_ptr<const pjrt::Accelerator>> accelerators;
-  std::vector<int64_t> rows;    // the numbers of rows that programs are compiled for, from 1 on
-  std::string cache_directory;  // of compiled programs; "" for none
-  bool only_if_worth = true;    // leaves signatures on the CPU that are faster there
-  TablePlace tables = TablePlace::kAuto;
-  std::string model;  // that the memory is charged to
-  int64_t version = 0;
-  int64_t memory_bytes_max = 0;  // that all versions of the model may have on each; 0: all
-  bool is_needed = false;        // the parameters must be there at the end of the load
-  bool is_low = false;           // the model's runs have low priority
-  bool tunes_later = false;      // keeps what UntunedPrograms shows
-  // Pins the memory of the version's parameters, of which so many bytes are copied; none: it stays
-  // as it is.
-  std::function<void(int64_t bytes)> pin_parameters;
-};
 
 // The signatures of a version that run on accelerators, with their parameters there.
 //
@@ -59,20 +39,16 @@ struct AcceleratorUse {
 // reason.
 class AcceleratedPrograms {
  public:
-  // Translates the signatures of `meta_graph` for `use` (signature_draft.h).
-  static SignatureDrafts Draft(const AcceleratorUse& use,
-                               const tensorflow::MetaGraphDef& meta_graph,
-                               const tensor::SignatureMap& signatures);
-  // Compiles the signatures that were `drafted`, whose variables have their values in `session`,
-  // and copies the variables to the accelerators. Tables that another version has there are shared;
-  // `tables` are those of this version, null for none. Adds the nodes of host parts to `session`.
-  // Takes 0.2 to 1 s for each program and accelerator that is not in the cache. Returns
-  // RESOURCE_EXHAUSTED if the variables are needed and do not fit there, and the plugin's errors.
-  // If they are not needed, the CPU answers until they fit.
-  static base::StatusOr<std::unique_ptr<AcceleratedPrograms>> Make(const AcceleratorUse& use,
-                                                                   SignatureDrafts drafted,
-                                                                   LoadedTables* tables,
+  // Compiles the programs that were `drafted`, and copies the variables to the accelerators. Tables
+  // that another version has there are shared. Adds the nodes of host parts to `session`. Takes 0.2
+  // to 1 s for each program and accelerator that is not in the cache. Returns RESOURCE_EXHAUSTED if
+  // the variables are needed and do not fit there, and the plugin's errors. If they are not needed,
+  // the CPU answers until they fit.
+  static base::StatusOr<std::unique_ptr<AcceleratedPrograms>> Make(DraftedPrograms drafted,
                                                                    tensorflow::Session* session);
+
+  // The programs that Make has compiled, and not found.
+  int64_t compiled_count() const { return compiled_count_; }
 
   // Returns the programs, as serialized xla.HloModuleProtos, that run without autotuning although
   // the cache has no autotuned ones. None unless the use `tunes_later`.
@@ -112,6 +88,17 @@ class AcceleratedPrograms {
   using Programs = std::vector<std::unique_ptr<pjrt::RowProgram>>;
 
   AcceleratedPrograms() = default;
+  base::StatusOr<Programs> Compile(const pjrt::ExecutableCache& cache,
+                                   const std::vector<size_t>& parameter_indices,
+                                   tensorflow::Session* session, SignatureDraft* draft);
+  base::Status CompileSizes(const pjrt::ExecutableCache& cache, const SignatureDraft& draft,
+                            pjrt::RowProgram* program, std::set<int64_t>* untuned_rows);
+  pjrt::RowScatters CompileScatters(const pjrt::ExecutableCache& cache,
+                                    const pjrt::Accelerator& accelerator,
+                                    const std::vector<pjrt::HostTensor>& tensors);
+  base::StatusOr<std::unique_ptr<pjrt::RowScatter>> CompileScatter(
+      const pjrt::ExecutableCache& cache, const pjrt::Accelerator& accelerator,
+      const pjrt::HostTensor& table);
   base::Status Upload(const AcceleratorUse& use, const pjrt::ExecutableCache& cache,
                       const std::vector<pjrt::HostTensor>& tensors);
   bool Offer(const pjrt::ExecutableCache& cache, const Programs& programs, int64_t rows,
@@ -128,6 +115,7 @@ class AcceleratedPrograms {
   std::map<std::string, std::map<int64_t, std::string>, std::less<>> untuned_;
   std::vector<AcceleratedSignature> signatures_;
   mutable std::mutex tuning_;
+  int64_t compiled_count_ = 0;
 };
 
 // Runs a signature on the accelerator with the shortest expected wait, of those that have its

@@ -239,6 +239,7 @@ struct SavedModel::State {
   const std::unique_ptr<WriteWatch> write_watch = std::make_unique<WriteWatch>();
   // Members are destroyed in reverse order: callables before the session that they belong to.
   std::unique_ptr<tensorflow::Session> session;
+  std::optional<DraftedPrograms> drafted;            // between DraftPrograms and UseAccelerator
   std::unique_ptr<AcceleratedPrograms> accelerated;  // null: all runs on the CPU
   std::map<std::string, std::unique_ptr<SignatureRunner>, std::less<>> callables;
   std::unique_ptr<JointRunners> joint_runners;
@@ -507,13 +508,33 @@ Status SavedModel::AnalyzeRows() {
   return {};
 }
 
-Status SavedModel::UseAccelerator(const AcceleratorUse& use) {
-  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "UseAccelerator"));
+Status SavedModel::DraftPrograms(AcceleratorUse use) {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "DraftPrograms"));
   MILLPOND_RETURN_IF_ERROR(state_->CheckVariablesStay());
-  SignatureDrafts drafts = AcceleratedPrograms::Draft(use, state_->meta_graph, state_->signatures);
-  return base::MoveValue(AcceleratedPrograms::Make(use, std::move(drafts), state_->tables.get(),
-                                                   state_->session.get()),
+  auto drafted = DraftedPrograms::Draft(std::move(use), state_->meta_graph, state_->signatures,
+                                        state_->tables.get(), state_->session.get());
+  if (!drafted.ok()) return drafted.status();
+  state_->drafted.emplace(std::move(drafted.value()));
+  return {};
+}
+
+ProgramList SavedModel::ListPrograms() const {
+  return state_->drafted ? state_->drafted->List() : ProgramList();
+}
+
+Status SavedModel::UseAccelerator() {
+  MILLPOND_RETURN_IF_ERROR(state_->Enter(Step::kInitialized, "UseAccelerator"));
+  if (!state_->drafted) {
+    return base::FailedPrecondition("UseAccelerator of " + state_->directory +
+                                    ": no program is drafted");
+  }
+  DraftedPrograms drafted = *std::exchange(state_->drafted, {});
+  return base::MoveValue(AcceleratedPrograms::Make(std::move(drafted), state_->session.get()),
                          &state_->accelerated);
+}
+
+int64_t SavedModel::compiled_program_count() const {
+  return state_->accelerated == nullptr ? 0 : state_->accelerated->compiled_count();
 }
 
 std::vector<AcceleratedSignature> SavedModel::signatures_on_accelerator() const {

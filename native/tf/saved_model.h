@@ -83,11 +83,16 @@ class SavedModel {
   // Returns the names of the tables that requests look keys up in, and that neither Restore nor
   // RunInit has filled. After RunInit, before MakeCallables.
   std::vector<std::string> TablesWithoutValue() const;
-  // Compiles the signatures that can run on an accelerator for it, and copies their variables
-  // there, for signatures_on_accelerator(). After AnalyzeRows, before MakeCallables, and may be
-  // left out. Returns RESOURCE_EXHAUSTED if the variables do not fit there, and the errors of its
-  // plugin.
-  base::Status UseAccelerator(const AcceleratorUse& use);
+  // Translates the signatures that can run on an accelerator. Returns UNIMPLEMENTED if requests may
+  // write to variables. After AnalyzeRows, before MakeCallables, and may be left out.
+  base::Status DraftPrograms(AcceleratorUse use);
+  // Lists the programs that are drafted. Whoever compiles the missing ones into the cache of the
+  // use saves UseAccelerator the work. Empty before DraftPrograms and after UseAccelerator.
+  ProgramList ListPrograms() const;
+  // Compiles what was drafted, and copies the variables to the accelerators, for
+  // signatures_on_accelerator(). After DraftPrograms, before MakeCallables. Returns
+  // RESOURCE_EXHAUSTED if the variables do not fit there, and the errors of the plugin.
+  base::Status UseAccelerator();
   // Makes a callable for each signature. Fails if serving_default cannot be run, or if no signature
   // can. If another signature cannot be run, Run returns the reason.
   base::Status MakeCallables();
@@ -131,6 +136,8 @@ class SavedModel {
   // Says for each signature if it runs on the accelerator, and why not; empty without
   // UseAccelerator.
   std::vector<AcceleratedSignature> signatures_on_accelerator() const;
+  // The programs that UseAccelerator has compiled itself.
+  int64_t compiled_program_count() const;
   // The bytes that the parameters take in each accelerator's memory, if they are there; 0 without
   // one.
   int64_t accelerator_bytes() const;

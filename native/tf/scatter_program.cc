@@ -1,9 +1,9 @@
 #include "native/tf/scatter_program.h"
 
-#include <map>
 #include <utility>
 #include <vector>
 
+#include "native/pjrt/row_scatter.h"
 #include "native/tf/packed_block.h"
 #include "native/tf/status.h"
 #include "tensorflow/core/lib/strings/proto_serialization.h"
@@ -57,8 +57,7 @@ xla::ScatterDimensionNumbers RowNumbers(size_t rank) {
   return numbers;
 }
 
-}  // namespace
-
+// Returns the program that writes `rows` rows.
 base::StatusOr<std::string> ScatterProgram(const pjrt::HostTensor& tensor, int64_t rows) {
   constexpr char kDoing[] = "making a program that writes rows";
   const xla::PrimitiveType type = ElementType(tensor.type);
@@ -85,19 +84,16 @@ base::StatusOr<std::string> ScatterProgram(const pjrt::HostTensor& tensor, int64
   return base::Internal("a program of XLA cannot be serialized");
 }
 
-base::StatusOr<std::unique_ptr<pjrt::RowScatter>> CompileScatter(
-    const pjrt::ExecutableCache& cache, const pjrt::Accelerator& accelerator,
-    const pjrt::HostTensor& tensor) {
-  std::map<int64_t, std::shared_ptr<const pjrt::Executable>> programs;
+}  // namespace
+
+base::StatusOr<std::map<int64_t, std::string>> ScatterPrograms(const pjrt::HostTensor& tensor) {
+  std::map<int64_t, std::string> programs;
   for (const int64_t rows : pjrt::RowScatter::SizesFor(tensor)) {
-    const base::StatusOr<std::string> hlo = ScatterProgram(tensor, rows);
+    base::StatusOr<std::string> hlo = ScatterProgram(tensor, rows);
     if (!hlo.ok()) return hlo.status();
-    auto found = cache.FindOrCompile(accelerator, hlo.value());
-    if (!found.ok()) return found.status();
-    programs[rows] = std::move(found.value().executable);
+    programs[rows] = std::move(hlo.value());
   }
-  if (programs.empty()) return std::unique_ptr<pjrt::RowScatter>();
-  return std::make_unique<pjrt::RowScatter>(std::move(programs));
+  return programs;
 }
 
 }  // namespace millpond::tf

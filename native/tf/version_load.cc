@@ -47,16 +47,32 @@ Status VersionLoad::RunStep(Status (SavedModel::*step)()) {
   return (model().*step)();
 }
 
-base::StatusOr<std::vector<AcceleratedSignature>> VersionLoad::UseAccelerator(AcceleratorUse use) {
+Status VersionLoad::DraftPrograms(AcceleratorUse use) {
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
   use.model = id_.name;
   use.version = id_.version;
-  const auto loading = base::CrashScope::Loading(crash_row_);
   use.pin_parameters = [this](int64_t bytes) {
     loaded_->PinParameters(static_cast<size_t>(bytes));
   };
-  MILLPOND_RETURN_IF_ERROR(model().UseAccelerator(use));
+  const auto loading = base::CrashScope::Loading(crash_row_);
+  return model().DraftPrograms(std::move(use));
+}
+
+StatusOr<ProgramList> VersionLoad::ListPrograms() const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  return model().ListPrograms();
+}
+
+StatusOr<std::vector<AcceleratedSignature>> VersionLoad::UseAccelerator() {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  const auto loading = base::CrashScope::Loading(crash_row_);
+  MILLPOND_RETURN_IF_ERROR(model().UseAccelerator());
   return model().signatures_on_accelerator();
+}
+
+StatusOr<int64_t> VersionLoad::CompiledProgramCount() const {
+  MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  return model().compiled_program_count();
 }
 
 StatusOr<std::vector<AcceleratedSignature>> VersionLoad::CompileAhead(

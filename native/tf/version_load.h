@@ -50,7 +50,8 @@ struct FinishedLoad {
 //
 //   ReadGraph  [CheckInputShapes]  [CompileAhead]  [[UseTables]  PlanMemory  TakeArena]
 //   CreateSession  Restore
-//   RunInit  [AnalyzeRows  [UseAccelerator]]  MakeCallables  [MakeCallable ...]  Finish
+//   RunInit  [AnalyzeRows  [DraftPrograms  UseAccelerator]]  MakeCallables  [MakeCallable ...]
+//   Finish
 //
 // Thread: one thread at a time takes the steps, and no request thread, because they take long. Any
 // thread may call Cancel, SetRestoreBytesPerSecond and restored_bytes, also after the end. The
@@ -80,8 +81,13 @@ class VersionLoad {
   base::Status Restore() { return RunStep(&SavedModel::Restore); }
   base::Status RunInit() { return RunStep(&SavedModel::RunInit); }
   base::Status AnalyzeRows() { return RunStep(&SavedModel::AnalyzeRows); }
+  // Drafts and lists the programs of `use`, whose model and version are these (SavedModel).
+  base::Status DraftPrograms(AcceleratorUse use);
+  base::StatusOr<ProgramList> ListPrograms() const;
   // Returns what became of each signature (SavedModel::UseAccelerator).
-  base::StatusOr<std::vector<AcceleratedSignature>> UseAccelerator(AcceleratorUse use);
+  base::StatusOr<std::vector<AcceleratedSignature>> UseAccelerator();
+  // The programs that UseAccelerator has compiled itself.
+  base::StatusOr<int64_t> CompiledProgramCount() const;
   base::Status MakeCallables() { return RunStep(&SavedModel::MakeCallables); }
   // Calls `make`, which makes further callables, with the version, which is not served yet, and
   // returns its result.

@@ -229,8 +229,16 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         "accelerator_autotuning_seconds",
         seconds_from_one(WAIT_SECONDS_MAX),
         ServerConfig.accelerator_autotuning_seconds,
-        "the most time that the process of --accelerator_autotuning=background takes for a version; then it is "
-        "killed",
+        "the most time that a process of --accelerator_autotuning=background or --accelerator_compile_process takes "
+        "for a version; then it is killed",
+    ),
+    Flag(
+        "accelerator_compile_process",
+        boolean,
+        ServerConfig.accelerator_compile_process,
+        "compile programs of versions that come after the start in another process, which needs no GPU, so that "
+        "requests do not wait for the compiler, and its crash does not end the server",
+        "",
     ),
     Flag(
         "model_memory_limit_bytes",

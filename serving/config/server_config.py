@@ -135,6 +135,7 @@ class ServerConfig:
     accelerator_cache_directory: str = ""  # "": a private one, removed at the end
     accelerator_autotuning: str = "background"
     accelerator_autotuning_seconds: float = 900.0  # of a process, beside requests
+    accelerator_compile_process: bool = True
     model_memory_limit_bytes: int = 0  # 0: what the machine or the control group has
     load_priority: str = "auto"
     pin_request_threads: str = "loads"
@@ -187,6 +188,14 @@ class ServerConfig:
         if self.load_priority != "auto":
             return self.load_priority
         return "normal" if self.accelerator else "idle"
+
+    @property
+    def compile_priority(self) -> str:
+        """The priority of a process that compiles for an accelerator: --load_priority, or idle for `auto`.
+
+        It holds no lock that runs wait for.
+        """
+        return "idle" if self.load_priority == "auto" else self.load_priority
 
     @property
     def is_tracing(self) -> bool:
@@ -270,6 +279,7 @@ def _check_accelerator_flags(flags: Mapping[str, Any]) -> None:
         "accelerator_cache_directory",
         "accelerator_autotuning",
         "accelerator_autotuning_seconds",
+        "accelerator_compile_process",
     ):
         if flags[name] != getattr(ServerConfig, name):
             raise InvalidConfig(

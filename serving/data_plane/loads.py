@@ -215,6 +215,17 @@ class Accelerator(Protocol):
     def end_autotuning(self) -> None:
         """Lets later compilations for a GPU try nothing out there, because runs of requests would wait for that."""
 
+    @property
+    def target(self) -> str:
+        """The target of its programs: `AheadCompiler.target`."""
+
+    @property
+    def topology(self) -> str | None:
+        """The description for `DataPlane.open_ahead_compiler` in another process, which then needs no GPU.
+
+        It is "" for CPUs, of which any process may make an accelerator. None if only this process can compile.
+        """
+
     def memory(self) -> AcceleratorMemory | None:
         """Counts the memory in use; None if the plugin does not count it, or has lost the device."""
 
@@ -378,7 +389,7 @@ class SavedModelLoad(Protocol):
         10 µs for each node of the graph.
         """
 
-    def use_accelerator(
+    def draft_programs(
         self,
         accelerators: Sequence[Accelerator],
         rows: Sequence[int],
@@ -388,15 +399,14 @@ class SavedModelLoad(Protocol):
         is_low: bool,
         is_needed: bool,
         tunes_later: bool,
-    ) -> Sequence[AcceleratedSignature]:
-        """Compiles the signatures that can run on `accelerators`, and copies their variables to each.
+    ) -> None:
+        """Translates the signatures that can run on `accelerators`, for `use_accelerator`.
 
         What XLA cannot compile of a signature stays on the CPU, and runs before the rest. There is one program
         for each of `rows`, and requests are filled up to the next one. Unless the accelerator `is_needed`, a
         signature stays on the CPU if the way there would take longer than its products of matrices. `tables` is
         the place of the tables of look-ups: "auto", "host" or "device" (`TablePlace`). Programs are kept in
-        `cache_directory`, unless it is "". It takes 0.2 to 1 s for each program that is not there.
-        Optional: between `run_init` and `make_callables`.
+        `cache_directory`, unless it is "". Optional: between `run_init` and `make_callables`.
 
         If it `tunes_later`, the programs that come without autotuning are kept for `Servable.untuned_programs`.
 
@@ -405,10 +415,27 @@ class SavedModelLoad(Protocol):
         All versions of the model may take `memory_bytes_max` on each; 0: all. A request goes to the
         accelerator with the shortest expected wait. Copies that no request has used
         for a second give way. If the variables still do not fit, the CPU answers until they do, or, if the
-        accelerator `is_needed`, it raises RESOURCE_EXHAUSTED.
+        accelerator `is_needed`, `use_accelerator` raises RESOURCE_EXHAUSTED.
 
-        Raises UNIMPLEMENTED if requests may write variables, and the plugin's errors.
+        Raises UNIMPLEMENTED if requests may write variables.
         """
+
+    def list_programs(self) -> tuple[int, Sequence[tuple[str, bytes]]]:
+        """Counts the programs that were drafted, and finds those that the cache has not: their names and code.
+
+        Call it between `draft_programs` and `use_accelerator`, which need not compile what is in the cache by then.
+        """
+
+    def use_accelerator(self) -> Sequence[AcceleratedSignature]:
+        """Compiles the programs that were drafted, and copies the variables to each accelerator.
+
+        It takes 0.2 to 1 s for each program that is not in the cache. Raises RESOURCE_EXHAUSTED if the accelerator is
+        needed and full, and the plugin's errors.
+        """
+
+    @property
+    def compiled_program_count(self) -> int:
+        """The programs that `use_accelerator` did not find, and has compiled."""
 
     def make_callables(self) -> None:
         """Makes one callable for each signature, which request threads run inline.

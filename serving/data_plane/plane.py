@@ -106,12 +106,13 @@ class DataPlane(Protocol):
         """
 
     def open_ahead_compiler(
-        self, plugin: str, topology: str, memory_fraction: float
+        self, plugin: str, topology: str, memory_fraction: float, for_loads: bool = False
     ) -> loads.AheadCompiler:
         """Opens the PJRT plugin at this path to compile for the device that `topology` describes.
 
         The description is text of the plugin's own form. Without it, the first device of this machine is opened,
-        and trials may take `memory_fraction` of its memory, if it is a GPU.
+        and trials may take `memory_fraction` of its memory, if it is a GPU. What it compiles `for_loads` from a
+        topology is what loads compile on a server that is ready, and only they take it.
         Raises as `open_accelerators` does, and UNIMPLEMENTED if the plugin needs the device itself.
         """
 

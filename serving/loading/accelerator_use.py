@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,11 +13,13 @@ from tempfile import mkdtemp
 import structlog
 
 from serving.base.errors import FailedPrecondition, InvalidConfig
+from serving.core.cancellation import Cancellation
 from serving.core.model_settings import TablePlace
 from serving.core.servable import ServableId
 from serving.data_plane.loads import Accelerator, SavedModelLoad
 from serving.data_plane.servables import AcceleratedSignature
 from serving.loading.autotuning import Autotuning, Tuning
+from serving.loading.compile_runs import CompileRuns, Program
 from serving.loading.device_placement import DevicePlacement
 from serving.loading.side_choices import SideChoices
 
@@ -92,6 +94,29 @@ class AcceleratorNeeds:
 
 
 @dataclass(frozen=True)
+class AppliedPrograms:
+    """The sources of a version's programs, and how many programs are not autotuned.
+
+    A program counts once for all accelerators, but in `server_count`, of what the server compiled itself.
+    """
+
+    cached_count: int = 0
+    process_count: int = 0
+    server_count: int = 0
+    untuned_count: int = 0
+
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """The counts, by their names in the record of a swap."""
+        return {
+            "cached_programs": self.cached_count,
+            "process_programs": self.process_count,
+            "server_programs": self.server_count,
+            "untuned_programs": self.untuned_count,
+        }
+
+
+@dataclass(frozen=True)
 class AcceleratorUse:
     """The accelerators, and how signatures are compiled for them."""
 
@@ -110,9 +135,18 @@ class AcceleratorUse:
     autotuning: Autotuning | None = None
     """None: programs that come without autotuning stay so."""
 
+    compilation: CompileRuns | None = None
+    """None: the server compiles all programs itself."""
+
     def tuning(self, servable_id: ServableId) -> Tuning | None:
         """The progress of a version's autotuning; None if it has none."""
         return None if self.autotuning is None else self.autotuning.tuning(servable_id)
+
+    def begin_serving(self) -> None:
+        """Keeps compilations from delaying requests. On a thread of normal priority."""
+        if self.compilation is not None:
+            self.compilation.start()
+        self.end_autotuning()
 
     def end_autotuning(self) -> None:
         """Keeps compilations from delaying requests: they take the plugin's first choice of each kernel from now on.
@@ -155,15 +189,17 @@ class AcceleratorUse:
         needs: AcceleratorNeeds,
         *,
         status_error: type[Exception],
-    ) -> int:
+        cancellation: Cancellation,
+    ) -> AppliedPrograms:
         """Compiles the version for `accelerators`, and logs which signatures run there and why others do not.
 
-        Returns how many programs are not autotuned. A version that cannot run there stays on the CPU, with a warning.
+        A version that cannot run there stays on the CPU, with a warning.
         A version that finds no memory there stays on the CPU until there is some. If the accelerator is needed, it is
-        refused instead: raises FailedPrecondition, or the data plane's error.
+        refused instead: raises FailedPrecondition, or the data plane's error. So is any version that crashes the
+        compiler (`CompileRuns.run`).
         """
         try:
-            signatures = load.use_accelerator(
+            load.draft_programs(
                 accelerators,
                 self.rows,
                 self.cache_directory,
@@ -173,11 +209,14 @@ class AcceleratorUse:
                 needs.is_needed,
                 self.autotuning is not None,
             )
+            count, missing = load.list_programs()
+            left = self._compile(servable_id, load, accelerators[0], missing, cancellation)
+            signatures = load.use_accelerator()
         except status_error as error:
             if needs.is_needed:
                 raise
             _warn(servable_id, "", str(error.args[1]))
-            return 0
+            return AppliedPrograms()
         for signature in signatures:
             _report(servable_id, signature, [accelerator.name for accelerator in accelerators])
         if needs.is_needed and not any(signature.rows for signature in signatures):
@@ -186,7 +225,32 @@ class AcceleratorUse:
                 f"{servable_id}: no signature can run on the accelerator, and its model's platform is "
                 f'"pjrt" ({reasons}); set platform = "auto", or export a graph that XLA compiles'
             )
-        return sum(len(signature.untuned_rows) for signature in signatures)
+        return AppliedPrograms(
+            cached_count=count - len(missing),
+            process_count=len(missing) - left,
+            server_count=load.compiled_program_count,
+            untuned_count=sum(len(signature.untuned_rows) for signature in signatures),
+        )
+
+    def _compile(
+        self,
+        servable_id: ServableId,
+        load: SavedModelLoad,
+        accelerator: Accelerator,
+        missing: Sequence[tuple[str, bytes]],
+        cancellation: Cancellation,
+    ) -> int:
+        """Has the missing programs compiled by a process, if one may. Returns how many are left to the server.
+
+        They are compiled for one accelerator, and for all others of its sort.
+        """
+        compilation = self.compilation
+        if not missing or compilation is None or not compilation.may_compile(accelerator):
+            return len(missing)
+        programs = [Program(name, code) for name, code in missing]
+        compilation.run(servable_id, accelerator, programs, cancellation)
+        _, left = load.list_programs()
+        return len(left)
 
 
 def _report(

@@ -199,11 +199,16 @@ class CheckedLoad:
         )
         error = self._plane.StatusError
         with accelerator.placed(self._id, load, needs) as places, self._stage(LoadStage.COMPILE):
-            self._untuned_count = accelerator.apply(
-                self._id, load, places, needs, status_error=error
+            applied = accelerator.apply(
+                self._id,
+                load,
+                places,
+                needs,
+                status_error=error,
+                cancellation=self._progress.cancellation,
             )
-        self._device = places[0].name
-        self._progress.measured({"untuned_programs": self._untuned_count})
+        self._device, self._untuned_count = places[0].name, applied.untuned_count
+        self._progress.measured(applied.figures)
 
     def _tune_later(self, servable: Servable, warm_up: VersionWarmUp) -> None:
         accelerator = self._accelerator

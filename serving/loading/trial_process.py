@@ -5,41 +5,28 @@ the GPU's time.
 """
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Protocol
 
 import structlog
 
-from serving.base.clock import Clock, seconds_since
-from serving.base.name_text import printable
+from serving.base.clock import Clock
 from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
-from serving.loading.program_files import program_file
+from serving.loading.child_process import Child, ChildEnd, ChildRuns
+from serving.loading.program_process import Arguments, spawn_programs
 
 _log = structlog.get_logger(__name__)
 
 _MEMORY_SHARE_MIN = 0.01
 """Trials in less memory fail: 1 % of a large GPU holds the operands of one large product."""
 
-_END_SECONDS_MAX = 10.0
-"""A process that was killed is gone in milliseconds, unless a driver holds it."""
-
-_WAIT_SECONDS_MAX = 1.0
-"""The time until a cancel is noticed, if the process does not end by it."""
-
 _FAILURES_MAX = 2
 """A program that has failed so often is left to the next start, so that a process that hangs delays few others."""
 
 _GIVEN_UP = "a program has failed twice, and is left to the next start"
-_REMAINS = "an earlier process was killed, and has not ended yet"
-
-_STDERR_CHARACTERS = 2_000
-_MODULE = "serving.loading.autotuning_process"
 
 
 def trial_memory_share(server_fraction: float) -> float:
@@ -62,18 +49,6 @@ def visible_device(device: str, environment: Mapping[str, str]) -> str | None:
         return device
     names = [name.strip() for name in visible.split(",")]
     return names[int(device)] if int(device) < len(names) else None
-
-
-class Child(Protocol):
-    """A process that was started."""
-
-    def wait(self, timeout_seconds: float) -> int | None:
-        """Waits for its end, and returns its status; None at the timeout."""
-        ...
-
-    def kill(self) -> None:
-        """Ends it now. Returns at once; it may be gone already. Any thread."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +82,9 @@ class TrialRuns:
 
     def __init__(self, settings: TrialSettings, clock: Clock, spawn: Spawn | None = None) -> None:
         self._settings = settings
-        self._clock = clock
-        self._spawn = spawn or spawn_process
+        self._spawn = spawn or spawn_trials
         self._failures: Counter[bytes] = Counter()  # of each program, by its digest
-        # A process that was killed, and that had not ended yet.
-        self._remaining: Child | None = None
+        self._runs = ChildRuns(settings.seconds_max, clock)
 
     @property
     def cache_directory(self) -> str:
@@ -130,120 +103,45 @@ class TrialRuns:
         programs = self.triable(trials.programs)
         if not programs:
             return _GIVEN_UP
-        reason = self._report_run(replace(trials, programs=programs), cancellation)
-        if reason not in ("", _REMAINS) and not cancellation.is_cancelled:
-            failed = set(map(_digest, programs)) & set(map(_digest, unfinished()))
-            self._failures.update(failed)
-        return reason or (_GIVEN_UP if len(programs) < len(trials.programs) else "")
+        trials, all_count = replace(trials, programs=programs), len(trials.programs)
+        end = self._runs.run(
+            lambda stderr: self._spawn(self._settings, trials, stderr), cancellation
+        )
+        if not cancellation.is_cancelled:
+            _report(trials, end)
+            if end.reason and not end.is_old:
+                failed = set(map(_digest, programs)) & set(map(_digest, unfinished()))
+                self._failures.update(failed)
+        return end.reason or (_GIVEN_UP if len(programs) < all_count else "")
 
     def triable(self, programs: Sequence[bytes]) -> Sequence[bytes]:
         """The part of `programs` that has not failed twice."""
         return [program for program in programs if self._failures[_digest(program)] < _FAILURES_MAX]
 
-    def _report_run(self, trials: Trials, cancellation: Cancellation) -> str:
-        began_ns = self._clock.now_ns()
-        said = ""
-        try:
-            # A file, because a process may wait for the reader of a full pipe.
-            with os.fdopen(os.memfd_create("stderr"), "rb+", buffering=0) as stderr:
-                reason = self._run(trials, cancellation, stderr.fileno())
-                stderr.seek(0)
-                said = stderr.read().decode(errors="replace").strip()[-_STDERR_CHARACTERS:]
-        except OSError as error:
-            reason = f"the process cannot be started: {error!r}"
-        if not cancellation.is_cancelled:
-            _report(trials, reason, said, seconds_since(self._clock, began_ns))
-        return reason
 
-    def _run(self, trials: Trials, cancellation: Cancellation, stderr: int) -> str:
-        """Starts a process, and waits for its end. Raises OSError if it cannot be started."""
-        if self._remaining is not None and self._remaining.wait(0) is None:
-            return _REMAINS
-        self._remaining = None
-        child = self._spawn(self._settings, trials, stderr)
-        with cancellation.stops_by(child.kill):
-            status = self._wait(child, cancellation)
-        if status is not None:
-            return "" if status == 0 else f"the process ended with status {status}"
-        child.kill()
-        if child.wait(_END_SECONDS_MAX) is None:
-            self._remaining = child
-        return (
-            f"the process took more than {self._settings.seconds_max:g} s, and was killed; if it needs longer, raise "
-            "--accelerator_autotuning_seconds"
-        )
-
-    def _wait(self, child: Child, cancellation: Cancellation) -> int | None:
-        """Waits for the end of a process; None after `seconds_max`, or soon after a cancel."""
-        began_ns = self._clock.now_ns()
-        while not cancellation.is_cancelled:
-            left_seconds = self._settings.seconds_max - seconds_since(self._clock, began_ns)
-            status = child.wait(max(0.0, min(left_seconds, _WAIT_SECONDS_MAX)))
-            if status is not None or left_seconds <= 0:
-                return status
-        return None
-
-
-class ChildProcess:
-    """A `Child` of this process, which holds the pipe that is its standard input."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def wait(self, timeout_seconds: float) -> int | None:
-        """See `Child`."""
-        try:
-            status = self._process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        return status
-
-    def kill(self) -> None:
-        """See `Child`."""
-        self._process.kill()
-
-
-def spawn_process(settings: TrialSettings, trials: Trials, stderr: int) -> Child:
-    """Starts `serving.loading.autotuning_process`, which ends with this process. Raises OSError."""
-    # The modules are the server's, and none comes from the working directory.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
-    visible = visible_device(trials.device, environment)
-    if visible is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = visible
-    with program_file(trials.programs) as programs:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", _MODULE, settings.plugin, settings.cache_directory),
-                *(repr(settings.memory_share), str(programs)),
-            ],
-            # The process ends when this pipe does.
-            stdin=subprocess.PIPE,
-            stdout=stderr,
-            stderr=stderr,
-            env=environment,
-            pass_fds=(programs,),
-            # A signal to the server's process group, as from a terminal, is the server's.
-            start_new_session=True,
-        )
-    return ChildProcess(process)
+def spawn_trials(settings: TrialSettings, trials: Trials, stderr: int) -> Child:
+    """Starts a process of trials (`program_process`). Raises OSError."""
+    arguments = Arguments(
+        settings.plugin, settings.cache_directory, memory_share=settings.memory_share
+    )
+    visible = visible_device(trials.device, os.environ)
+    return spawn_programs(arguments, trials.programs, visible_devices=visible, stderr=stderr)
 
 
 def _digest(program: bytes) -> bytes:
     return sha256(program).digest()
 
 
-def _report(trials: Trials, reason: str, said: str, seconds: float) -> None:
+def _report(trials: Trials, end: ChildEnd) -> None:
     fields = {
         "model": trials.servable_id.name,
         "version": trials.servable_id.version,
         "device": trials.device,
         "programs": len(trials.programs),
-        "seconds": round(seconds, 3),
-        "stderr": printable(said),
+        "seconds": round(end.seconds, 3),
+        "stderr": end.said,
     }
-    if reason:
-        _log.warning("autotuning_failed", reason=reason, **fields)
+    if end.reason:
+        _log.warning("autotuning_failed", reason=end.reason, **fields)
     else:
         _log.info("autotuned", **fields)

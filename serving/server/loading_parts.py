@@ -28,6 +28,7 @@ from serving.loading.autotuning import Autotuning
 from serving.loading.background_work import BackgroundWork
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
+from serving.loading.compile_runs import CompileRuns, CompileSettings
 from serving.loading.device_placement import DevicePlacement
 from serving.loading.installed_ops import InstalledOps
 from serving.loading.loader import LoadSettings
@@ -129,6 +130,7 @@ def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
         cache_directory=cache_directory,
         is_cache_private=not config.accelerator_cache_directory and bool(cache_directory),
         autotuning=_make_autotuning(foundation, plugin, cache_directory),
+        compilation=_make_compilation(foundation, plugin, cache_directory),
     )
     if config.accelerator_autotuning == "never":
         use.end_autotuning()
@@ -145,6 +147,22 @@ def warn_of_load_priority(config: ServerConfig) -> None:
         reason="loads hold locks of the accelerator's driver, so a load that loses its core keeps runs waiting",
         remedy="leave --load_priority=auto, which is normal with --accelerator",
     )
+
+
+def _make_compilation(
+    foundation: Foundation, plugin: str, cache_directory: str
+) -> CompileRuns | None:
+    """Makes the compilation beside requests; None without a flag or a cache for it."""
+    config = foundation.config
+    if not config.accelerator_compile_process or not cache_directory:
+        return None
+    settings = CompileSettings(
+        plugin=plugin,
+        cache_directory=cache_directory,
+        priority=config.compile_priority,
+        seconds_max=config.accelerator_autotuning_seconds,
+    )
+    return CompileRuns(settings, foundation.clock)
 
 
 def _make_autotuning(

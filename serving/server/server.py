@@ -253,7 +253,7 @@ class Server:
 
     def _begin_serving(self, on_ready: Callable[[int], None], port: int) -> None:
         if self._versions.accelerator is not None:
-            self._versions.accelerator.end_autotuning()
+            self._versions.accelerator.begin_serving()
         on_ready(port)
 
     def _stop_tracing(self) -> None:

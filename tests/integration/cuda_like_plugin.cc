@@ -2,7 +2,11 @@
 //
 // A compilation that autotunes holds the lock that runs take, as XLA's does, while the file `hold`
 // is in the directory CUDA_LIKE_DIRECTORY, and crashes while `crash` is there. Each compilation
-// adds a line to the file `compiled` there: "autotuned PID" or "first PID".
+// adds a line to the file `compiled` there: "autotuned PID" or "first PID", or "topology PID" for
+// one without a client of its process. That one waits while `hold-topology` is there, and crashes
+// while `crash-topology` is.
+//
+// Its one topology is that of the plugin below, by whose client it compiles.
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -16,6 +20,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "xla/pjrt/c/pjrt_c_api.h"
 
@@ -37,11 +42,15 @@ void Log(const char* what) {
   std::ofstream(PathOf("compiled"), std::ios::app) << what << ' ' << getpid() << std::endl;
 }
 
+void HoldWhile(const char* name) {
+  while (IsThere(name)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
 void Autotune() {
   const std::lock_guard<std::mutex> locked(lock);
   Log("autotuned");
   if (IsThere("crash")) std::abort();
-  while (IsThere("hold")) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  HoldWhile("hold");
 }
 
 PJRT_Error* Attributes(PJRT_Plugin_Attributes_Args* args) {
@@ -80,6 +89,92 @@ PJRT_Error* Compile(PJRT_Client_Compile_Args* args) {
   return over->PJRT_Client_Compile(args);
 }
 
+PJRT_NamedValue Text(const char* name, const char* text) {
+  PJRT_NamedValue value{};
+  value.struct_size = PJRT_NamedValue_STRUCT_SIZE;
+  value.name = name;
+  value.name_size = std::strlen(name);
+  value.type = PJRT_NamedValue_kString;
+  value.string_value = text;
+  value.value_size = std::strlen(text);
+  return value;
+}
+
+PJRT_Client* OwnClient() {
+  static PJRT_Client* const client = [] {
+    PJRT_Client_Create_Args create{};
+    create.struct_size = PJRT_Client_Create_Args_STRUCT_SIZE;
+    if (over->PJRT_Client_Create(&create) != nullptr) std::abort();
+    return create.client;
+  }();
+  return client;
+}
+
+// No one looks into the topology.
+PJRT_TopologyDescription* TheTopology() {
+  static char place;
+  return reinterpret_cast<PJRT_TopologyDescription*>(&place);
+}
+
+PJRT_Error* TopologyOf(PJRT_Client_TopologyDescription_Args* args) {
+  args->topology = TheTopology();
+  return nullptr;
+}
+
+PJRT_Error* TopologyAttributes(PJRT_TopologyDescription_Attributes_Args* args) {
+  static const PJRT_NamedValue target = Text("target_config", "alike");
+  args->attributes = &target;
+  args->num_attributes = 1;
+  return nullptr;
+}
+
+PJRT_Error* CreateTopology(PJRT_TopologyDescription_Create_Args* args) {
+  const PJRT_NamedValue& target = args->create_options[0];
+  if (std::string_view(target.string_value, target.value_size) != "alike") std::abort();
+  args->topology = TheTopology();
+  return nullptr;
+}
+
+PJRT_Error* DestroyTopology(PJRT_TopologyDescription_Destroy_Args*) { return nullptr; }
+
+PJRT_Error* DescribeDevices(PJRT_TopologyDescription_GetDeviceDescriptions_Args* args) {
+  static std::vector<PJRT_DeviceDescription*> descriptions;
+  PJRT_Client_AddressableDevices_Args devices{};
+  devices.struct_size = PJRT_Client_AddressableDevices_Args_STRUCT_SIZE;
+  devices.client = OwnClient();
+  if (PJRT_Error* const error = over->PJRT_Client_AddressableDevices(&devices)) return error;
+  PJRT_Device_GetDescription_Args description{};
+  description.struct_size = PJRT_Device_GetDescription_Args_STRUCT_SIZE;
+  description.device = devices.addressable_devices[0];
+  if (PJRT_Error* const error = over->PJRT_Device_GetDescription(&description)) return error;
+  descriptions = {description.device_description};
+  args->descriptions = descriptions.data();
+  args->num_descriptions = 1;
+  return nullptr;
+}
+
+PJRT_Error* CompileForTopology(PJRT_Compile_Args* args) {
+  const std::string_view options(args->compile_options, args->compile_options_size);
+  if (options.substr(0, 1) != std::string_view(&kOptionOverrides, 1)) std::abort();
+  Log("topology");
+  if (IsThere("crash-topology")) std::abort();
+  HoldWhile("hold-topology");
+  const size_t skipped = 2 + static_cast<size_t>(options[1]);
+  PJRT_Client_Compile_Args compile{};
+  compile.struct_size = PJRT_Client_Compile_Args_STRUCT_SIZE;
+  compile.client = OwnClient();
+  compile.program = args->program;
+  compile.compile_options = args->compile_options + skipped;
+  compile.compile_options_size = args->compile_options_size - skipped;
+  if (PJRT_Error* const error = over->PJRT_Client_Compile(&compile)) return error;
+  PJRT_LoadedExecutable_GetExecutable_Args get{};
+  get.struct_size = PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE;
+  get.loaded_executable = compile.executable;
+  if (PJRT_Error* const error = over->PJRT_LoadedExecutable_GetExecutable(&get)) return error;
+  args->executable = get.executable;
+  return nullptr;
+}
+
 PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   const std::lock_guard<std::mutex> locked(lock);
   return over->PJRT_LoadedExecutable_Execute(args);
@@ -98,6 +193,12 @@ extern "C" const PJRT_Api* GetPjrtApi() {
     copy.PJRT_Plugin_Attributes = Attributes;
     copy.PJRT_Client_Create = CreateClient;
     copy.PJRT_Client_Compile = Compile;
+    copy.PJRT_Client_TopologyDescription = TopologyOf;
+    copy.PJRT_TopologyDescription_Attributes = TopologyAttributes;
+    copy.PJRT_TopologyDescription_Create = CreateTopology;
+    copy.PJRT_TopologyDescription_Destroy = DestroyTopology;
+    copy.PJRT_TopologyDescription_GetDeviceDescriptions = DescribeDevices;
+    copy.PJRT_Compile = CompileForTopology;
     copy.PJRT_LoadedExecutable_Execute = Execute;
     return copy;
   }();

@@ -251,6 +251,28 @@ PJRT_Error* ClientPlatformVersion(PJRT_Client_PlatformVersion_Args* args) {
   args->platform_version_size = std::strlen(args->platform_version);
   return nullptr;
 }
+PJRT_Error* ClientPlatformName(PJRT_Client_PlatformName_Args* args) {
+  args->platform_name = controls.is_of_cpus ? "cpu" : "fake";
+  args->platform_name_size = std::strlen(args->platform_name);
+  return nullptr;
+}
+PJRT_Error* ClientTopology(PJRT_Client_TopologyDescription_Args* args) {
+  static PJRT_TopologyDescription topology("Fake");
+  args->topology = &topology;
+  return nullptr;
+}
+PJRT_Error* TopologyAttributes(PJRT_TopologyDescription_Attributes_Args* args) {
+  static PJRT_NamedValue target_config{};
+  target_config.struct_size = PJRT_NamedValue_STRUCT_SIZE;
+  target_config.name = "target_config";
+  target_config.name_size = std::strlen(target_config.name);
+  target_config.type = PJRT_NamedValue_kString;
+  target_config.string_value = args->topology->device.kind.data();
+  target_config.value_size = args->topology->device.kind.size();
+  args->attributes = &target_config;
+  args->num_attributes = controls.shows_topology ? 1 : 0;
+  return nullptr;
+}
 PJRT_Error* ClientAddressableDevices(PJRT_Client_AddressableDevices_Args* args) {
   args->addressable_devices = devices;
   args->num_addressable_devices = args->client->device_count;
@@ -343,6 +365,9 @@ PJRT_Error* Compile(PJRT_Compile_Args* args) {
   if (error != nullptr) return error;
   const std::lock_guard<std::mutex> lock(mutex);
   controls.compile_count += 1;
+  if (OverrideBytes({args->compile_options, args->compile_options_size}) > 0) {
+    controls.untuned_compile_count += 1;
+  }
   loaded->is_loaded = false;
   args->executable = reinterpret_cast<PJRT_Executable*>(loaded);
   return nullptr;
@@ -884,6 +909,9 @@ PJRT_Api MakeTable() {
   table.PJRT_Client_Create = ClientCreate;
   table.PJRT_Client_Destroy = ClientDestroy;
   table.PJRT_Client_PlatformVersion = ClientPlatformVersion;
+  table.PJRT_Client_PlatformName = ClientPlatformName;
+  table.PJRT_Client_TopologyDescription = ClientTopology;
+  table.PJRT_TopologyDescription_Attributes = TopologyAttributes;
   table.PJRT_Client_AddressableDevices = ClientAddressableDevices;
   table.PJRT_Client_Compile = ClientCompile;
   table.PJRT_Client_DmaMap = ClientDmaMap;

@@ -20,6 +20,8 @@ struct FakePjrtControls {
   bool fails_transfers = false;          // to the device
   bool serializes = true;
   bool has_topologies = true;  // compiles for devices that are not there
+  bool shows_topology = true;  // of a client
+  bool is_of_cpus = false;
   bool counts_memory = true;
   bool pins = true;
   bool unpins = true;            // false: as a device that is gone

@@ -978,6 +978,45 @@ TEST_F(PjrtTest, ACacheFilledForATopologyServesItsDevice) {
   EXPECT_EQ(controls_->compile_count, 1);
 }
 
+// A load's programs come from another process, which has no client.
+TEST_F(PjrtTest, AnotherProcessCompilesForLoads) {
+  const testing::TemporaryDirectory directory;
+  const ExecutableCache cache(directory.path());
+  controls_->is_cuda = true;
+  const auto plugin = Plugin::Open(FAKE_PJRT_PLUGIN);
+  ASSERT_TRUE(plugin.ok());
+  const auto accelerators = Accelerator::MakeAll(plugin.value(), {});
+  ASSERT_TRUE(accelerators.ok());
+  const Accelerator& accelerator = *accelerators.value()[0];
+  ASSERT_TRUE(accelerator.topology().has_value());
+  const auto compiler = AheadCompiler::Open(plugin.value(), *accelerator.topology(), 0.0F,
+                                            /*for_loads=*/true);
+  ASSERT_TRUE(compiler.ok()) << compiler.status().message();
+  EXPECT_EQ(controls_->live_clients, 1) << "the accelerator's";
+  EXPECT_EQ(compiler.value()->target(), accelerator.target());
+  ASSERT_TRUE(cache.Fill(*compiler.value(), Code(4, 1)).written.ok());
+  EXPECT_EQ(controls_->untuned_compile_count, 1) << "as the load would compile it";
+  EXPECT_FALSE(cache.Has(accelerator, Code(4, 1))) << "a start autotunes";
+  accelerator.EndAutotuning();
+  EXPECT_TRUE(cache.Has(accelerator, Code(4, 1)));
+  const auto found = cache.FindOrCompile(accelerator, Code(4, 1));
+  ASSERT_TRUE(found.ok());
+  EXPECT_FALSE(found.value().is_autotuned);
+  EXPECT_FALSE(found.value().is_compiled);
+  EXPECT_EQ(accelerator.State().compiled_count, 0);
+  EXPECT_TRUE(ExecutableCache("").Has(accelerator, Code(4, 1))) << "a version has it";
+  EXPECT_FALSE(cache.Has(accelerator, Code(5, 1)));
+  EXPECT_TRUE(cache.FindOrCompile(accelerator, Code(5, 1)).value().is_compiled);
+}
+
+TEST_F(PjrtTest, OnlyCpusAreOpenedByAnotherProcess) {
+  EXPECT_EQ(MakeAccelerator()->topology(), "Fake");
+  controls_->shows_topology = false;
+  EXPECT_EQ(MakeAccelerator()->topology(), std::nullopt);
+  controls_->is_of_cpus = true;
+  EXPECT_EQ(MakeAccelerator()->topology(), "");
+}
+
 TEST_F(PjrtTest, ACacheFilledForAnotherDeviceIsNotUsed) {
   const testing::TemporaryDirectory directory;
   const ExecutableCache cache(directory.path());

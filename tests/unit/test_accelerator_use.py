@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from serving.base.clock import SystemClock
 from serving.base.errors import FailedPrecondition, InvalidConfig
+from serving.core.cancellation import Cancellation
 from serving.core.model_settings import TablePlace
 from serving.core.servable import ServableId
 from serving.data_plane.servables import AcceleratedSignature
@@ -16,11 +18,16 @@ from serving.loading import accelerator_use
 from serving.loading.accelerator_use import (
     AcceleratorNeeds,
     AcceleratorUse,
+    AppliedPrograms,
     cuda_plugin_path,
     make_cache_directory,
 )
+from serving.loading.child_process import Child
+from serving.loading.compile_runs import CompileRuns, CompileSettings
 from serving.loading.device_placement import DevicePlacement
+from serving.loading.program_process import Arguments
 from serving.loading.side_choices import SideChoices
+from tests.unit.fakes.children import FakeChild
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane
 from tests.unit.fakes.errors import StatusError
@@ -56,13 +63,85 @@ FULL = StatusError(8, "the fake device is full")
 
 def applied(plane: FakePlane, *, is_needed: bool) -> Sequence[Mapping[str, Any]]:
     """Applies USE to a load of `plane`, and returns what was logged."""
-    load = plane.SavedModelLoad("m", 7, "/models/m/7", ("serve",))
     with capture_logs() as logs:
-        servable_id = ServableId("m", 7)
-        needs = replace(NEEDS, is_needed=is_needed)
-        with USE.placed(servable_id, load, needs) as places:
-            USE.apply(servable_id, load, places, needs, status_error=StatusError)
+        apply(USE, plane, is_needed=is_needed)
     return logs
+
+
+def apply(use: AcceleratorUse, plane: FakePlane, *, is_needed: bool = False) -> AppliedPrograms:
+    load = plane.SavedModelLoad("m", 7, "/models/m/7", ("serve",))
+    servable_id = ServableId("m", 7)
+    needs = replace(NEEDS, is_needed=is_needed)
+    with use.placed(servable_id, load, needs) as places:
+        return use.apply(
+            servable_id,
+            load,
+            places,
+            needs,
+            status_error=StatusError,
+            cancellation=Cancellation(),
+        )
+
+
+class FakeProcess:
+    """A compilation whose process compiles the programs of `finished` into the cache of `plane`."""
+
+    def __init__(self, plane: FakePlane, *finished: bytes) -> None:
+        self._plane = plane
+        self._finished = finished
+        self.asked: list[Sequence[bytes]] = []
+        self.runs = CompileRuns(COMPILE_SETTINGS, SystemClock(), self._spawn)
+
+    def _spawn(self, arguments: Arguments, programs: Sequence[bytes], stderr: int) -> Child:
+        self.asked.append(programs)
+        self._plane.cached_programs.update(self._finished)
+        child = FakeChild()
+        child.end(0)
+        return child
+
+
+COMPILE_SETTINGS = CompileSettings(
+    plugin="/p.so", cache_directory="/cache", priority="idle", seconds_max=30
+)
+
+
+def programmed_plane() -> FakePlane:
+    """A plane with three programs for each load, one of which is in the cache."""
+    plane = FakePlane()
+    plane.accelerated = [replace(RUNS, untuned_rows=(8,))]
+    plane.programs = {"a": b"first", "b": b"second", "c": b"third"}
+    plane.cached_programs = {b"first"}
+    return plane
+
+
+def test_a_process_compiles_what_the_cache_has_not() -> None:
+    plane = programmed_plane()
+    process = FakeProcess(plane, b"second")
+    use = replace(USE, compilation=process.runs)
+    use.begin_serving()
+    assert apply(use, plane).figures == {
+        "cached_programs": 1,
+        "process_programs": 1,
+        "server_programs": 1,
+        "untuned_programs": 1,
+    }
+    assert process.asked == [[b"second", b"third"]]
+
+
+def test_a_start_compiles_in_the_server() -> None:
+    plane = programmed_plane()
+    process = FakeProcess(plane, b"second", b"third")
+    applied = apply(replace(USE, compilation=process.runs), plane)
+    assert (applied.cached_count, applied.server_count, process.asked) == (1, 2, [])
+
+
+def test_a_known_graph_needs_no_process() -> None:
+    plane = programmed_plane()
+    plane.cached_programs = set(plane.programs.values())
+    process = FakeProcess(plane)
+    use = replace(USE, compilation=process.runs)
+    use.begin_serving()
+    assert (apply(use, plane).cached_count, process.asked) == (3, [])
 
 
 def test_each_signature_says_where_it_runs() -> None:

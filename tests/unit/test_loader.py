@@ -374,8 +374,8 @@ def test_loader_analyzes_rows_for_an_accelerator(version: Path) -> None:
         accelerator_memory_bytes=7_000,
         accelerator_priority=Priority.LOW,
     ).load(progress)
-    steps = ["run_init", "analyze_rows", "use_accelerator", "make_callables"]
-    assert plane.steps[-5:-1] == steps
+    steps = ["run_init", "analyze_rows", "draft_programs", "use_accelerator", "make_callables"]
+    assert plane.steps[-6:-1] == steps
     assert plane.loads[-1].accelerator_uses == [
         ((ACCELERATOR,), (1, 8), "/cache", "auto", 7_000, True, False, False)
     ]

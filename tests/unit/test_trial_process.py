@@ -1,13 +1,10 @@
 """The process that autotunes: its ends, and what it gets and may take."""
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,49 +14,20 @@ from structlog.testing import capture_logs
 from serving.base.clock import SystemClock
 from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
-from serving.loading import autotuning_process, trial_process
-from serving.loading.autotuning_process import few_cores
-from serving.loading.program_files import program_file, read_programs
+from serving.loading.child_process import Child
 from serving.loading.trial_process import (
-    Child,
     TrialRuns,
     Trials,
     TrialSettings,
-    spawn_process,
     trial_memory_share,
     visible_device,
 )
-from tests.unit.fakes.data_plane import FakePlane
+from tests.unit.fakes.children import FakeChild, Immortal
 
 SETTINGS = TrialSettings(
     plugin="/p.so", cache_directory="/cache", memory_share=0.05, seconds_max=30
 )
 TRIALS = Trials(ServableId("m", 7), "0", [b"first", b"second"])
-
-
-class FakeChild:
-    """A process that ends when a test says so, or when it is killed."""
-
-    def __init__(self) -> None:
-        self._ended = threading.Event()
-        self.waited = threading.Event()
-        self.status = 0
-
-    def end(self, status: int) -> None:
-        self.status = status
-        self._ended.set()
-
-    def wait(self, timeout_seconds: float) -> int | None:
-        self.waited.set()
-        return self.status if self._ended.wait(timeout_seconds) else None
-
-    def kill(self) -> None:
-        if not self._ended.is_set():
-            self.end(-9)
-
-    @property
-    def is_ended(self) -> bool:
-        return self._ended.is_set()
 
 
 def all_of_them() -> Sequence[bytes]:
@@ -169,23 +137,6 @@ def test_trials_that_hang_are_killed():
     assert "raise --accelerator_autotuning_seconds" in reason
 
 
-class Immortal(FakeChild):
-    """A process that a driver holds after it was killed."""
-
-    def __init__(self, on_wait: Callable[[], None] = lambda: None) -> None:
-        super().__init__()
-        self._on_wait = on_wait
-        self.waits: list[float] = []
-
-    def wait(self, timeout_seconds: float) -> int | None:
-        self.waits.append(timeout_seconds)
-        self._on_wait()
-        return self.status if self.is_ended else None
-
-    def kill(self) -> None:
-        """Does nothing yet."""
-
-
 def test_trials_wait_for_a_process_that_remains():
     held = Immortal()
     children: list[FakeChild] = [held]
@@ -265,81 +216,3 @@ def test_autotuning_sees_the_device_of_the_version(
 ):
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert visible_device(device, environment) == expected
-
-
-@pytest.mark.parametrize(
-    ("count", "few"), [(1, [0]), (2, [1]), (8, [6, 7]), (64, [60, 61, 62, 63])]
-)
-def test_autotuning_process_has_few_cores(count: int, few: list[int]):
-    assert list(few_cores(range(count))) == few
-
-
-def test_programs_cross_to_another_process():
-    programs = [b"", b"first", bytes(100_000)]
-    with program_file(programs) as descriptor:
-        assert list(read_programs(os.dup(descriptor))) == programs
-
-
-def test_autotuning_process_compiles_all_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(autotuning_process, "native_module", FakePlane)
-    monkeypatch.setattr(autotuning_process, "_give_way", lambda: None)
-    monkeypatch.setattr(autotuning_process, "stop_at_eof", lambda descriptor, stop: None)
-    with program_file([b"first", b"second"]) as descriptor:
-        arguments = ["/p.so", str(tmp_path), "0.05", str(os.dup(descriptor))]
-        monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115
-        assert autotuning_process.main(arguments) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
-    with program_file([b"first"]) as descriptor:
-        nowhere = ["/p.so", str(tmp_path / "nowhere"), "0.05", str(os.dup(descriptor))]
-        assert autotuning_process.main(nowhere) == 1
-        assert "nowhere" in capsys.readouterr().err
-
-
-def spawned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> Any:
-    """Starts `script` as the module of trials, and returns the process and its standard error."""
-    (tmp_path / "fake_trials.py").write_text(script)
-    monkeypatch.setattr(trial_process, "_MODULE", "fake_trials")
-    monkeypatch.syspath_prepend(tmp_path)
-    stderr = os.memfd_create("stderr")
-    return spawn_process(SETTINGS, TRIALS, stderr), stderr
-
-
-def test_autotuning_process_gets_its_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    script = (
-        "import os, sys\n"
-        "from serving.loading.program_files import read_programs\n"
-        "print(sys.argv[1:4], os.environ['CUDA_VISIBLE_DEVICES'])\n"
-        "print(list(read_programs(int(sys.argv[4]))))\n"
-    )
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    child, stderr = spawned(monkeypatch, tmp_path, script)
-    assert child.wait(30) == 0
-    with os.fdopen(stderr, "rb") as said:
-        said.seek(0)
-        text = said.read().decode()
-    assert text == "['/p.so', '/cache', '0.05'] 0\n[b'first', b'second']\n"
-
-
-def test_autotuning_process_ends_with_its_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    script = (
-        "import os, threading\n"
-        "from functools import partial\n"
-        "from serving.base.parent_process import stop_at_eof\n"
-        "stop_at_eof(0, partial(os._exit, 3))\n"
-        "threading.Event().wait()\n"
-    )
-    child, stderr = spawned(monkeypatch, tmp_path, script)
-    os.close(stderr)
-    child._process.stdin.close()  # as the kernel does if the server is gone
-    assert child.wait(30) == 3
-
-
-def test_autotuning_process_can_be_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    child, stderr = spawned(monkeypatch, tmp_path, "import threading; threading.Event().wait()")
-    os.close(stderr)
-    assert child.wait(0) is None
-    child.kill()
-    assert child.wait(30) == -9
-    child.kill()

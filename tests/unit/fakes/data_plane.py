@@ -80,6 +80,9 @@ class FakePlane:
         self.accelerators: list[FakeAccelerator] = []
         # The results of `use_accelerator` and `compile_ahead` in each load, and the arguments of the latter.
         self.accelerated: list[AcceleratedSignature] = []
+        # The programs of each load by their names, and those that the cache has.
+        self.programs: dict[str, bytes] = {}
+        self.cached_programs: set[bytes] = set()
         self.ahead: list[tuple[object | None, tuple[int, ...], str, str, bool]] = []
         self.background_threads: dict[str, str] = {}
         # All loads, in their order.
@@ -151,10 +154,11 @@ class FakePlane:
         return self.accelerators
 
     def open_ahead_compiler(
-        self, plugin: str, topology: str, memory_fraction: float
+        self, plugin: str, topology: str, memory_fraction: float, for_loads: bool = False
     ) -> "FakeAheadCompiler":
         del memory_fraction
-        return FakeAheadCompiler(f"{plugin}, {topology}")
+        end = ", for loads" if for_loads else ""
+        return FakeAheadCompiler(f"{plugin}, {topology}{end}")
 
     def BatchSlots(self, count: int) -> list[int]:  # noqa: N802
         return [count]  # a list, so that two are distinct
@@ -230,6 +234,8 @@ class FakeAccelerator:
 
     state_figures: AcceleratorState = AcceleratorState(0, 0, 0, 0, is_failing=False)
     autotunes: bool = True
+    target: str = "fake plugin, Fake"
+    topology: str | None = "a fake"
 
     def end_autotuning(self) -> None:
         self.autotunes = False
@@ -337,6 +343,7 @@ class FakeSavedModelLoad:
         self.accelerator_uses: list[
             tuple[object, tuple[int, ...], str, str, int, bool, bool, bool]
         ] = []
+        self.compiled_program_count = 0
         self.batching: BatchSettings | None = None
         self.callables_made: list[bytes] = []
         self.request_statistics: FakeRequestStatistics | None = None
@@ -415,7 +422,7 @@ class FakeSavedModelLoad:
         self._plane.ahead.append((compiler, tuple(rows), cache_directory, tables, only_if_worth))
         return self._plane.accelerated
 
-    def use_accelerator(
+    def draft_programs(
         self,
         accelerators: Sequence[object],
         rows: Sequence[int],
@@ -425,8 +432,8 @@ class FakeSavedModelLoad:
         is_low: bool,
         is_needed: bool,
         tunes_later: bool,
-    ) -> list[AcceleratedSignature]:
-        self._plane.take_step("use_accelerator")
+    ) -> None:
+        self._plane.take_step("draft_programs")
         self.accelerator_uses.append(
             (
                 tuple(accelerators),
@@ -439,6 +446,18 @@ class FakeSavedModelLoad:
                 tunes_later,
             )
         )
+
+    def list_programs(self) -> tuple[int, list[tuple[str, bytes]]]:
+        return len(self._plane.programs), [
+            (name, code)
+            for name, code in self._plane.programs.items()
+            if code not in self._plane.cached_programs
+        ]
+
+    def use_accelerator(self) -> list[AcceleratedSignature]:
+        self._plane.take_step("use_accelerator")
+        _, missing = self.list_programs()
+        self.compiled_program_count = len(missing)
         return self._plane.accelerated
 
     def make_callables(self) -> None:
