@@ -70,6 +70,7 @@ def _run(parsed: argparse.Namespace) -> int:
         )
         slow_request = measure_slow_request(exports, setup, clock, console.print)
     figures = {
+        "rollback_seen_ms": _figures(rollbacks["seen_ms"]),
         "rollback_reply_ms": _figures(rollbacks["reply_ms"]),
         "rollback_to_answer_ms": _figures(rollbacks["answer_ms"]),
         "drop_to_available_less_load_ms": _figures(drops_ms),

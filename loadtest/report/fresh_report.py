@@ -150,8 +150,10 @@ def print_fresh(report: Mapping[str, Any], console: Console) -> None:
             console.print(f"{count} restored in full: {reason}", markup=False, highlight=False)
     console.print(freshness_table(report))
     if rollbacks := report.get("rollback_reply_ms"):
+        seen = report["rollback_seen_ms"]
         console.print(
-            f"rollback to the version before, ms to the reply: p50 {rollbacks['p50_ms']:g}, max "
+            f"rollback to the version before, ms to its first answer: p50 {seen['p50_ms']:g}, max "
+            f"{seen['max_ms']:g}; to the reply: p50 {rollbacks['p50_ms']:g}, max "
             f"{rollbacks['max_ms']:g} of {rollbacks['count']}; first answers of another version: "
             f"{report['first_answers_of_another_version']}"
         )

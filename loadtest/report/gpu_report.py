@@ -104,7 +104,7 @@ def _rollback(part: Part) -> Iterator[_Row]:
     yield (
         "rollback, ms to the first answer",
         "",
-        f"{part['answer_ms']:g}",
+        f"{part['seen_ms']:g}",
         f"{part['late_count']} late",
     )
 

@@ -124,6 +124,7 @@ def test_report_has_stages_and_memory_of_all_loads():
 def test_full_restores_and_rollbacks_are_printed():
     report = fresh_report(setup_of(parsed()), {"delta": [fresh_run()]})
     rollbacks: dict[str, list[float]] = {
+        "seen_ms": [0.5, 0.75, 1.5],
         "reply_ms": [1.0, 2.0, 4.0],
         "answer_ms": [2.0, 3.0, 5.0],
         "is_late": [0, 0, 1],
@@ -133,4 +134,5 @@ def test_full_restores_and_rollbacks_are_printed():
     print_fresh(report, console)
     text = console.export_text()
     assert "1 restored in full: no copy of the tables" in text
-    assert "p50 2, max 4 of 3; first answers of another version: 1" in text
+    assert "first answer: p50 0.75, max 1.5; to the reply: p50 2, max 4 of 3" in text
+    assert "first answers of another version: 1" in text
