@@ -32,6 +32,7 @@ class World {
   void Come(const std::string& model, bool is_low, int64_t took_ns, int64_t cost_ns) {
     runs_.push_back({model, now_ns_, took_ns, -1, 0});
     ++waiting_[model];
+    ++open_[model];
     schedule_.Add(model, is_low, static_cast<int64_t>(runs_.size()) - 1, cost_ns);
     BeginRuns();
   }
@@ -42,6 +43,7 @@ class World {
       const int64_t id = under_way_.front();
       under_way_.pop_front();
       now_ns_ = runs_[id].ends_ns;
+      --open_[runs_[id].model];
       used_ns_[runs_[id].model] += schedule_.End(id, runs_[id].began_ns, now_ns_);
       BeginRuns();
     }
@@ -51,11 +53,7 @@ class World {
   int64_t now_ns() const { return now_ns_; }
   const std::vector<Run>& runs() const { return runs_; }
   int64_t used_ns(const std::string& model) { return used_ns_[model]; }
-  bool HasRunOf(const std::string& model) const {
-    return std::any_of(runs_.begin(), runs_.end(), [&](const Run& run) {
-      return run.model == model && (run.began_ns < 0 || run.ends_ns > now_ns_);
-    });
-  }
+  bool HasRunOf(const std::string& model) { return open_[model] > 0; }
   size_t under_way_count() const { return under_way_.size(); }
   int64_t WaitingCount(const std::string& model) { return waiting_[model]; }
   // The longest time from the arrival of a run of `model` to the begin of its computation.
@@ -88,6 +86,7 @@ class World {
   std::vector<Run> runs_;
   std::deque<int64_t> under_way_;
   std::map<std::string, int64_t> waiting_;
+  std::map<std::string, int64_t> open_;  // that have not ended
   std::map<std::string, int64_t> used_ns_;
 };
 
@@ -267,6 +266,47 @@ TEST(DeviceScheduleTest, AModelBelowItsShareWaitsForWhatIsUnderWay) {
     EXPECT_GT(used_ns, 0);
     for (const auto& [model, ns] : heavy_ns) used_ns += world.used_ns(model);
     EXPECT_GE(used_ns, world.now_ns() - 2 * longest_ns) << "no time is lost; round " << round;
+  }
+}
+
+// Several runs of a model below its share come at once. Until the last of them begins, each other
+// model begins no more than as much time as the burst before it takes, and one run.
+TEST(DeviceScheduleTest, ABurstBelowAShareWaitsForEqualTimeAlone) {
+  std::mt19937 random(11);  // NOLINT(cert-msc51-cpp): the same sequence in each run
+  for (int round = 0; round < 50; ++round) {
+    World world(/*is_shared=*/true);
+    std::map<std::string, int64_t> heavy_ns;
+    const auto heavy_count = 1 + random() % 3;
+    for (unsigned i = 0; i < heavy_count; ++i) {
+      heavy_ns["heavy" + std::to_string(i)] = static_cast<int64_t>(kMs / 50 + random() % (4 * kMs));
+    }
+    const auto light_ns = static_cast<int64_t>(kMs / 50 + random() % DeviceSchedule::kPieceNs);
+    const auto burst_count_max = static_cast<int64_t>(2 + random() % 8);
+    const int64_t before_ns = (burst_count_max - 1) * light_ns;
+    int64_t longest_ns = 0;
+    int64_t others_ns = 0;
+    for (const auto& [model, ns] : heavy_ns) {
+      longest_ns = std::max(longest_ns, ns);
+      others_ns += before_ns + ns;
+    }
+    const int64_t under_way_ns =
+        std::max(longest_ns + DeviceSchedule::kPieceNs, DeviceSchedule::kSharedUnderWayNs);
+    const int64_t bound_ns = under_way_ns + before_ns + others_ns;
+    int64_t next_burst_ns = 10 * kMs;
+    while (world.now_ns() < 400 * kMs) {
+      for (const auto& [model, ns] : heavy_ns) {
+        while (world.WaitingCount(model) < 5) world.Come(model, false, ns, ns);
+      }
+      world.Advance(std::min(world.now_ns() + kMs / 10, next_burst_ns));
+      if (world.now_ns() < next_burst_ns) continue;
+      // Each other model has had as much time when the next burst comes.
+      next_burst_ns += 2 * bound_ns + static_cast<int64_t>(random() % bound_ns);
+      if (world.HasRunOf("light")) continue;
+      const auto burst_count = 1 + static_cast<int64_t>(random()) % burst_count_max;
+      for (int64_t i = 0; i < burst_count; ++i) world.Come("light", false, light_ns, light_ns);
+    }
+    EXPECT_LE(world.LongestWaitNs("light"), bound_ns) << "round " << round;
+    EXPECT_GT(world.LongestWaitNs("light"), 0) << "round " << round;
   }
 }
 
