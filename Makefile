@@ -38,7 +38,7 @@ mkdir -p $(BUILD)/$(1) && { $(3) cmake -S . -B $(BUILD)/$(1) $(2) >$(BUILD)/$(1)
 endef
 
 # A sanitizer build has only the rungs below TensorFlow and their tests (tests/native/CMakeLists.txt).
-# A header of TensorFlow's package is enough for the accelerators' tests, which run in these builds alone.
+# Of TensorFlow's package it takes a header, for the accelerators' tests, which run in these builds alone.
 WITHOUT_TENSORFLOW = -G Ninja -DMILLPOND_BUILD_MODULE=OFF -DMILLPOND_BUILD_TESTS=ON \
   -DMILLPOND_TENSORFLOW_DIR=$(firstword $(wildcard $(abspath $(VENV))/lib/python3*/site-packages/tensorflow))
 # With AddressSanitizer clang compiles in a third of the time of g++. Its ThreadSanitizer hangs if a child gets a signal.
@@ -156,7 +156,7 @@ sanitize: sanitize-address sanitize-thread ## Run the native tests below TensorF
 
 sanitize-address: SANITIZER_COMPILER := $(CLANG)
 .PHONY: sanitize-address sanitize-thread
-sanitize-address sanitize-thread: sanitize-%: packages-build packages-grpc packages-test packages-clang
+sanitize-address sanitize-thread: sanitize-%: $(VENV)/.build-dependencies packages-build packages-grpc packages-test packages-clang
 	@$(call configure,$*,$(WITHOUT_TENSORFLOW) -DMILLPOND_SANITIZE=$*,$(SANITIZER_COMPILER))
 	cmake --build $(BUILD)/$* -j $(JOBS)
 	$(CTEST) --test-dir $(BUILD)/$*
