@@ -38,7 +38,7 @@ from loadtest.drive.rest_load import closed_loop_rate, rows_body
 from loadtest.measure.latency import figures, medians, ratio
 from loadtest.measure.outcome_figures import answer_figures, generator_figures
 from loadtest.measure.process_memory import resident
-from loadtest.measure.processor_time import spent_ns, thread_times_ns
+from loadtest.measure.processor_time import core_waits_ns, spent_ns, thread_times_ns
 from loadtest.measure.segments import Segment, SegmentedLoad, SegmentedRun, run_segments, timed
 from loadtest.measure.timeline import Span
 from loadtest.report.report import machine
@@ -67,16 +67,20 @@ _END_SECONDS = 1
 _CROWD_SECONDS_MAX = 8
 _REST_REQUEST_COUNT = 8_000
 _BYTES_PER_MB = 1e6
+# The begin of the names of the server's request threads.
+_REQUEST_THREAD = "request-"
 _KEYS = ("p50_ms", "p99_ms", "p999_ms")
 
 
 @dataclass(frozen=True)
 class DisturbedSegment(Segment):
-    """`http_core_share` is the share of a core that the server's HTTP threads took, and
-    `closed_count` the count of connections that the server closed.
+    """`http_core_share` is the share of a core that the server's HTTP threads took, `core_wait_share` the time
+    for which its request threads waited for a core, over that of the segment, and `closed_count` the count of
+    connections that the server closed.
     """
 
     http_core_share: float
+    core_wait_share: float
     server_bytes: int
     closed_count: int
 
@@ -172,14 +176,17 @@ def _site(
 def _segment(kind: str, site: Site, process_id: int, seconds: float) -> DisturbedSegment:
     """Measures one segment. Raises Unavailable if the server ended or a visit failed."""
     clock, disturbance = site.clock, DISTURBANCES.get(kind)
+    waits = core_waits_ns(process_id, _REQUEST_THREAD)
     begin_ns = clock.now_ns()
     with disturbance.start(site) if disturbance else nullcontext() as crowd:
         if disturbance and not disturbance.is_start_measured:
             pause(clock, _SETTLE_SECONDS)
+            waits = core_waits_ns(process_id, _REQUEST_THREAD)
             begin_ns = clock.now_ns()
         before = thread_times_ns(process_id, HTTP_NICE)
         span = timed(clock, seconds)
         http_ns = spent_ns(before, thread_times_ns(process_id, HTTP_NICE))
+        wait_ns = spent_ns(waits, core_waits_ns(process_id, _REQUEST_THREAD))
         memory = resident(process_id, clock)
     if memory is None:
         raise Unavailable(f"the server ended during '{kind}'")
@@ -188,6 +195,7 @@ def _segment(kind: str, site: Site, process_id: int, seconds: float) -> Disturbe
         kind,
         Span(begin_ns, span.end_ns),
         http_core_share=http_ns / (span.end_ns - span.begin_ns),
+        core_wait_share=wait_ns / (span.end_ns - begin_ns),
         server_bytes=memory.anonymous_bytes,
         closed_count=crowd.reopened_count if crowd else 0,
     )
@@ -218,6 +226,7 @@ def _of_kind(run: BesideRun, kind: str, quiet: Sequence[Latencies]) -> dict[str,
     each = [figures(part) for part in run.latencies_by_segment_ns(kind)]
     cost = {
         "http_core_share": statistics.median(one.http_core_share for one in segments),
+        "core_wait_share": statistics.median(one.core_wait_share for one in segments),
         "server_mb_max": round(max(one.server_bytes for one in segments) / _BYTES_PER_MB, 1),
         "closed_count": sum(one.closed_count for one in segments),
     }
@@ -262,6 +271,7 @@ def print_beside(report: Mapping[str, Any], console: Console) -> None:
             )
         console.print(
             f"{kind}: {ratios}HTTP threads {shown['http_core_share']:.2%} of a core, "
+            f"request threads without a core {shown['core_wait_share']:.2%} of the time, "
             f"{shown['server_mb_max']} MB private memory, {shown['closed_count']} connections closed "
             "by the server",
             highlight=False,

@@ -125,6 +125,18 @@ def thread_times_ns(process_id: int, nice: int) -> Mapping[str, int]:
     return times_ns
 
 
+def core_waits_ns(process_id: int, name: str) -> Mapping[str, int]:
+    """The time for which the process's threads that have a name with this begin were ready to run and had no
+    core, by thread id (`schedstat`).
+    """
+    waits_ns = {}
+    for comm in Path(f"/proc/{process_id}/task").glob("*/comm"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if comm.read_text().startswith(name):
+                waits_ns[comm.parent.name] = int((comm.parent / "schedstat").read_text().split()[1])
+    return waits_ns
+
+
 def spent_ns(before: Mapping[str, int], after: Mapping[str, int]) -> int:
     """The time spent between two readings. The time of threads that ended in between is lost."""
     return sum(time_ns - before.get(thread, 0) for thread, time_ns in after.items())

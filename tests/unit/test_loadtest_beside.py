@@ -33,7 +33,7 @@ IDLE, SLOW, PAGE = "gRPC idle", "HTTP slow loris", "page"
 def run_of(kinds: Sequence[str], latencies_ms: Sequence[float], **changes: Any) -> BesideRun:
     """Returns one request each ms, in consecutive segments with one latency each."""
     segments = [
-        DisturbedSegment(kind, segment_span(n, SEGMENT_MS), 0.001 * n, n * 10**6, n)
+        DisturbedSegment(kind, segment_span(n, SEGMENT_MS), 0.001 * n, 0.01 * n, n * 10**6, n)
         for n, kind in enumerate(kinds)
     ]
     run = segmented_run(one_latency_each(SEGMENT_MS, latencies_ms), segments)
@@ -116,7 +116,8 @@ def test_table_shows_ratio_goal_and_cost():
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "gRPC idle: p50 1.500, p99 1.500, p999 1.500 times quiet (goal: p99 1.2)" in text
-    assert "HTTP threads 0.10% of a core, 1.0 MB private memory, 1 connections closed" in text
+    assert "HTTP threads 0.10% of a core, request threads without a core 1.00% of the time" in text
+    assert "1.0 MB private memory, 1 connections closed" in text
     assert "quiet: HTTP threads" in text
 
 

@@ -1,11 +1,15 @@
 import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 from loadtest.measure.processor_time import (
     CoreShares,
     ProcessorTime,
     core_shares,
+    core_waits_ns,
     mean_cores,
     spent_ns,
     thread_times_ns,
@@ -87,6 +91,24 @@ def test_time_of_a_thread_is_finer_than_a_tick() -> None:
     thread.join()
     assert time_ns > 0
     assert time_ns % TICK_NS
+
+
+def test_waits_for_a_core_are_of_threads_with_the_name() -> None:
+    waits = core_waits_ns(os.getpid(), Path("/proc/self/comm").read_text().strip())
+    assert waits[str(os.getpid())] >= 0
+    assert core_waits_ns(os.getpid(), "no-such-thread") == {}
+
+
+def test_a_thread_whose_core_is_busy_waits_for_it() -> None:
+    name, cores = Path("/proc/self/comm").read_text().strip(), os.sched_getaffinity(0)
+    spin = [sys.executable, "-c", "while True: pass"]
+    os.sched_setaffinity(0, {min(cores)})
+    with subprocess.Popen(spin) as other:
+        before = core_waits_ns(os.getpid(), name)
+        while spent_ns(before, core_waits_ns(os.getpid(), name)) < TICK_NS:
+            pass
+        other.kill()
+    os.sched_setaffinity(0, cores)
 
 
 def test_spent_time_covers_threads_still_alive():
