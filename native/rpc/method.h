@@ -48,9 +48,11 @@ class StreamingHandler : public MethodHandler {
 // A hash of a model's name. Requests with equal keys share a queue.
 using ModelKey = uint64_t;
 inline constexpr ModelKey kNoModelKey = 0;
-// Returns the key of a name; never kNoModelKey.
+// The key of all names that are no models.
+inline constexpr ModelKey kNoSuchModelKey = 1;
+// Returns the key of a model's name: neither of these.
 inline ModelKey ModelKeyOf(std::string_view model_name) {
-  return std::max<ModelKey>(std::hash<std::string_view>()(model_name), 1);
+  return std::max<ModelKey>(std::hash<std::string_view>()(model_name), kNoSuchModelKey + 1);
 }
 
 // The keys by which a queue orders a request.
@@ -73,8 +75,16 @@ class ModelHandler : public MethodHandler {
   virtual servable::BatchKey BatchKeyOf(const Call& call) const = 0;
   // Returns the keys of both.
   virtual QueueKeys QueueKeysOf(const Call& call) const {
-    return {ModelKeyOf(ModelNameOf(call)), BatchKeyOf(call)};
+    return {KeyOf(ModelNameOf(call)), BatchKeyOf(call)};
   }
+  // Returns the key of the queue of the requests that name this.
+  ModelKey KeyOf(std::string_view model_name) const {
+    return HasModel(model_name) ? ModelKeyOf(model_name) : kNoSuchModelKey;
+  }
+
+ protected:
+  // False if no version of the name can answer now.
+  virtual bool HasModel(std::string_view) const { return true; }
 };
 
 // A method of the server. Outlives its calls.

@@ -144,6 +144,7 @@ class ModelMethod : public ModelHandler {
  protected:
   friend class ModelCall;
 
+  bool HasModel(std::string_view name) const final { return parts_.map->Has(name); }
   // Decodes the request's envelope, pins the version, and sets either what is to be run
   // (ModelCall::prepared) or the reply. `call` is in Phase::kDecode. Called by several threads at
   // once.

@@ -24,6 +24,8 @@ class ModelQueue {
   ModelKey model() const { return model_; }
   bool is_empty() const { return waiting_.empty(); }
   size_t size() const { return waiting_.size(); }
+  // The oldest request. The queue is not empty.
+  RunnableCall* first() const { return waiting_.front().call.get(); }
 
   void Push(std::shared_ptr<RunnableCall> call, int64_t now_ns);
   // Takes the oldest request for a thread that is free.

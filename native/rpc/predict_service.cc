@@ -12,7 +12,7 @@ namespace millpond::rpc {
 
 QueueKeys PredictHandler::QueueKeysOf(const Call& call) const {
   const inference::ModelSpec spec = inference::PeekModelSpec(call.request());
-  return {ModelKeyOf(spec.name), servable::BatchKeyOf(spec.name, spec.signature_name)};
+  return {KeyOf(spec.name), servable::BatchKeyOf(spec.name, spec.signature_name)};
 }
 
 base::Status PredictHandler::Prepare(ModelCall* call) const {

@@ -141,6 +141,7 @@ void RequestThreads::Serve(Thread* self) {
   self->id = base::CurrentThreadId();
   self->looked_ns = self->now_ns = base::MonotonicNs();
   while (!is_stopping_.load(std::memory_order_relaxed)) {
+    if (self->freed != nullptr && self->group->queue.holds_back()) self->group->queue.Recount();
     if (self->CanRun() && self->group->queue.ready_count() > 0) {
       if (self->now_ns - self->looked_ns >= kLookNs) Look(self, self->group);
       if (RunNext(self, self->group)) {
@@ -152,7 +153,8 @@ void RequestThreads::Serve(Thread* self) {
     if (LeaveIfSuperfluous(self)) break;
   }
   self->has_ended = true;
-  // The end of its last run may have let requests take a thread.
+  // It may have been about to take the next request.
+  PassFreed(self);
   if (self->group->queue.ready_count() > 0) WakeForQueue(self->group);
   // Wakes the next threads, which end in the same way.
   if (is_stopping_) WakeAll();
@@ -161,6 +163,8 @@ void RequestThreads::Serve(Thread* self) {
 // No request is overlooked, because a thread counts as idle before it looks at the queues, and a
 // request is queued before WakeIfWorth looks for idle threads. So at least one sees the other.
 void RequestThreads::WaitForEvents(Thread* self) {
+  // Its own queue has counted anew. The queues of other groups do before it waits.
+  if (std::exchange(self->freed, nullptr) != nullptr) groups_.RecountHeldBack(self->group);
   const auto [group, has_queued] = groups_.Enter(self->group, self->CanRun());
   const bool must_look = has_queued || is_stopping_.load();
   const bool is_woken = source_->HandleEvents(group->index, must_look ? 0 : -1, &self->space,
@@ -183,7 +187,7 @@ void RequestThreads::WaitForEvents(Thread* self) {
   if (first == nullptr) return;
   SettleRun(self);
   self->charging_group = group;
-  self->charge = charge;
+  self->charge = std::move(charge);
   Run(self, group, first);
 }
 
@@ -202,6 +206,17 @@ void RequestThreads::PassOn(const Thread& self) {
   for (const auto& group : groups_) {
     WakeIfWorth(self, group.get());
     WakeSpare(*group);
+  }
+}
+
+// Wakes threads for the requests that may have the thread of the last run, unless the next run has
+// it.
+void RequestThreads::PassFreed(Thread* self) {
+  const ModelThreads* const freed = std::exchange(self->freed, nullptr);
+  if (freed == nullptr || freed == self->charge.threads) return;
+  groups_.RecountHeldBack();
+  for (const auto& group : groups_) {
+    if (group->queue.ready_count() > 0) WakeForQueue(group.get());
   }
 }
 
@@ -262,6 +277,7 @@ bool RequestThreads::RunNext(Thread* self, ThreadGroup* group) {
   if (call == nullptr) return false;
   // Another thread takes the rest if this run lasts.
   WakeIfWorth(*self, group);
+  PassFreed(self);
   Run(self, group, call);
   return true;
 }
@@ -269,7 +285,7 @@ bool RequestThreads::RunNext(Thread* self, ThreadGroup* group) {
 // True if the queue is to know of a run that passes it: if runs are long, and now and then.
 bool RequestThreads::IsNoted(Thread* self) {
   if (self->charge.model != kNoModelKey) return false;
-  return self->run_ns >= RunQueue::kLongRunNs || ++self->passed_count % kNotedOneOf == 0;
+  return self->run_ns >= ThreadShares::kLongRunNs || ++self->passed_count % kNotedOneOf == 0;
 }
 
 void RequestThreads::Run(Thread* self, ThreadGroup* group,
@@ -277,12 +293,15 @@ void RequestThreads::Run(Thread* self, ThreadGroup* group,
   const int64_t begin_ns = base::MonotonicNs();
   const bool is_noted = IsNoted(self);
   if (is_noted) call->PeekQueueKeys();
+  // Read here, because a call that waits for a version is another thread's after this run.
+  const ModelKey noted = is_noted ? call->model_key() : kNoModelKey;
   // Before the call is shown, because the watchdog asks a call that it sees for its model.
   call->Read();
   {
     const std::lock_guard<std::mutex> lock(self->call_mutex);
     self->call = call;
   }
+  self->is_counted.store(self->charge.threads != nullptr, std::memory_order_relaxed);
   self->busy_since_ns.store(begin_ns);
   bool is_greedy = false;
   {
@@ -299,10 +318,10 @@ void RequestThreads::Run(Thread* self, ThreadGroup* group,
   if (!is_greedy) self->modest_ns.store(self->now_ns, std::memory_order_relaxed);
   self->last_run_ns = self->now_ns - begin_ns;
   self->charge.took_ns = self->last_run_ns;
-  if (self->charge.holds_thread) SettleRun(self);
+  self->freed = groups_.Release(&self->charge);
   // A thread of lower priority takes no lock of the queue.
   if (is_noted && self->charge.model == kNoModelKey && !self->gives_way) {
-    group->queue.NotePassed(call->model_key(), self->last_run_ns, self->now_ns);
+    group->queue.NotePassed(noted, self->last_run_ns, self->now_ns);
   }
   const bool is_longer = self->last_run_ns >= self->run_ns;
   self->run_ns =
@@ -452,31 +471,45 @@ size_t RequestThreads::CountServing(const ThreadGroup& group, int64_t ns, int64_
 }
 
 void RequestThreads::LookAtSharing(int64_t now_ns) {
-  const auto count_busy = [&](int64_t ns) {
-    return static_cast<size_t>(std::count_if(
-        threads_.begin(), threads_.end(),
-        [&](const auto& thread) { return thread->IsServing() && thread->IsBusyFor(ns, now_ns); }));
-  };
-  const size_t stalled_count = count_busy(kStallNs);
+  const auto stalled_count =
+      static_cast<size_t>(std::count_if(threads_.begin(), threads_.end(), [&](const auto& thread) {
+        return thread->IsServing() && thread->IsStalled(now_ns);
+      }));
   const bool are_all_stalled = stalled_count >= regular_count_;
-  if (!are_all_stalled && now_ns - sharing_looked_ns_ < kLookAtSharingNs) return;
-  sharing_looked_ns_ = now_ns;
-  // Without spare threads one of the others is kept for models that hold none.
-  const size_t kept_count = SpareCount() == 0 && regular_count_ > 1 ? 1 : 0;
-  const size_t any_max = std::min(regular_count_ - kept_count + count_busy(kHeldUpNs),
-                                  max_count_ - SpareCount() - kept_count);
-  // Runs from before the models shared the threads hold some too.
-  const size_t uncounted = stalled_count - std::min(stalled_count, groups_.held_count());
+  if (!are_all_stalled && now_ns < sharing_due_ns_) return;
+  const bool was_shared = groups_.is_shared();
+  const ServingThreads threads = CountForSharing(now_ns);
+  groups_.LimitThreads(threads, are_all_stalled, now_ns);
+  // At the next look, if runs from before the models shared the threads may have ended by then.
+  const bool is_begin = groups_.is_shared() && threads.uncounted_count > 0;
+  sharing_due_ns_ = now_ns + (is_begin ? kStallNs : kLookAtSharingNs);
   for (const auto& group : groups_) {
-    const bool was_shared = group->queue.is_shared();
-    const size_t rest_count = SpareCount() * group->plan.thread_count / regular_count_ + kept_count;
-    group->queue.LimitThreads(static_cast<int64_t>(any_max - std::min(any_max, uncounted)),
-                              static_cast<int64_t>(rest_count), are_all_stalled, now_ns);
-    const bool is_shared = group->queue.is_shared();
     const bool had_surplus = group->has_surplus || was_shared;
-    group->has_surplus = had_surplus && !is_shared &&
+    group->has_surplus = had_surplus && !groups_.is_shared() &&
                          CountServing(*group, INT64_MAX, now_ns) > group->plan.all_count();
   }
+}
+
+ServingThreads RequestThreads::CountForSharing(int64_t now_ns) const {
+  ServingThreads threads;
+  threads.regular_count = static_cast<int64_t>(regular_count_);
+  threads.spare_count = static_cast<int64_t>(SpareCount());
+  threads.max_count = static_cast<int64_t>(max_count_);
+  for (const auto& thread : threads_) {
+    if (!thread->IsServing()) continue;
+    threads.held_up_count += thread->IsBusyFor(kHeldUpNs, now_ns) ? 1 : 0;
+    threads.uncounted_count += thread->busy_since_ns != 0 && !thread->is_counted ? 1 : 0;
+  }
+  return threads;
+}
+
+// All groups together have SpareCount().
+size_t RequestThreads::SpareCount(const ThreadGroup& group) const {
+  if (!groups_.is_shared()) return 0;
+  size_t before = 0;
+  for (size_t i = 0; i < group.index; ++i) before += groups_[i].plan.thread_count;
+  const auto spare_before = [&](size_t count) { return SpareCount() * count / regular_count_; };
+  return spare_before(before + group.plan.thread_count) - spare_before(before);
 }
 
 bool RequestThreads::IsUnread(const ThreadGroup& group, int64_t now_ns) const {
@@ -562,7 +595,9 @@ void RequestThreads::LookForGreed(Thread* thread, int64_t now_ns) {
   if (!lowering || !base::LowerThread(thread->id, StepsOfLowering(CountLowered())).ok()) return;
   thread->gives_way = true;
   // The thread itself takes no lock of the queue any more.
+  const bool has_freed = groups_.Release(&thread->charge) != nullptr;
   thread->charging_group->queue.SettleEarly(&thread->charge, now_ns - thread->busy_since_ns);
+  if (has_freed) groups_.RecountHeldBack();
   if (is_pinned_) Pin(thread);
 }
 
@@ -575,10 +610,10 @@ void RequestThreads::ShareThreads(const LongRuns& long_runs, const std::vector<N
   // spare thread if it has the others.
   size_t able_count = std::max<size_t>(long_runs.able_count + new_count, 1);
   able_count -= std::min(able_count - 1, spare_count_);
-  if (groups_.is_shared()) able_count = std::min(able_count, regular_count_);
   std::set<std::string> models;
   for (const auto& [model, count] : long_runs.counts_by_model) {
-    if (count + able_count > share_of_model_) models.insert(model);
+    const size_t takeable_count = groups_.is_shared() ? groups_.TakeableCount(model) : able_count;
+    if (count + std::min(able_count, takeable_count) > share_of_model_) models.insert(model);
   }
   if (!models.empty() || groups_.has_paused()) groups_.SetPausedModels(models, now_ns);
   // Requests for which no thread was woken when they came may be worth it by now: a run lasts

@@ -71,12 +71,11 @@ class EventSource {
 // Promise: endless runs of one model leave a thread to the others, whatever the limit.
 //
 // Runs that are not long, or not yet, may hold all threads too: they wait for an accelerator, or
-// compute. So while models share the threads (RunQueue::LimitThreads) there are up to twice as
-// many, as far as the limit allows. All models together may hold as many as in the steady state,
-// and each its share of the rest. So a model finds a thread at once, whatever another one sends.
-// Threads that wait for an accelerator need no core; runs that compute share the cores by the
-// kernel. Without such a rest one of the threads is kept free. A run of kHeldUpNs counts no more:
-// it has its thread beyond these, until its model has its share of the limit.
+// compute. So while models share the threads there are up to twice as many, as far as the limit
+// allows, and each model has a share of the rest (ThreadShares has the promise). So a model finds a
+// thread at once, whatever another one sends. Threads that wait for an accelerator need no core;
+// runs that compute share the cores by the kernel. A run of kHeldUpNs counts no more: it has its
+// thread beyond these, until its model has its share of the limit.
 //
 // Long runs that compute give way to the others (long_run.h): the watchdog lowers the priority of
 // such a thread, and starts another one in its place, so that as many threads as cores serve at the
@@ -89,7 +88,7 @@ class EventSource {
 // or waits for one, is lowered after it (base::KeptPriority).
 //
 // Thread: the control plane calls Start, PinToCores, Stop and Join, one at a time. Any thread may
-// call awaiting and refused_count.
+// call awaiting, refused_count and is_shared.
 class RequestThreads final {
  public:
   // A run that lasts so long holds its thread up. Models that are served with a tail in mind answer
@@ -129,6 +128,8 @@ class RequestThreads final {
 
   // The requests that the queue refused because they would have waited too long.
   int64_t refused_count() const { return groups_.refused_count(); }
+  // True while models share the threads (ThreadShares).
+  bool is_shared() const { return groups_.is_shared(); }
 
   // Tells all threads to end. A thread ends after its request.
   void Stop();
@@ -152,8 +153,7 @@ class RequestThreads final {
         : threads_(*threads), self_(*self), group_(*group) {}
     // A thread that only requests of other models may take is not free for the batch.
     bool HasFreeThread() const override {
-      if (group_.queue.is_shared() && group_.queue.ready_count() < group_.queue.size())
-        return false;
+      if (group_.queue.holds_back()) return false;
       return threads_.groups_.HasFree(group_);
     }
     int64_t WaitingPerThread() const override {
@@ -188,6 +188,7 @@ class RequestThreads final {
     ThreadGroup* group = nullptr;  // whose requests it runs first
     size_t core = 0;  // a regular thread's, of those of its group; beyond them: a spare one's
     std::atomic<pid_t> id{0};
+    std::atomic<bool> is_counted{false};            // its run, among the threads of its model
     std::atomic<int64_t> busy_since_ns{0};          // 0: runs no request
     std::atomic<int64_t> modest_ns{INT64_MIN / 2};  // when its last run ended that was not greedy
     std::atomic<bool> gives_way{false};             // has a lower priority, and ends after its run
@@ -209,6 +210,8 @@ class RequestThreads final {
     uint64_t passed_count = 0;  // runs that no queue has charged
     RunCharge charge;           // of its last run, in the queue of
     ThreadGroup* charging_group = nullptr;
+    // The model whose thread its last run left to requests that were held back; null: to none.
+    const ModelThreads* freed = nullptr;
   };
 
   struct NewThread {
@@ -238,6 +241,7 @@ class RequestThreads final {
   bool RunNext(Thread* self, ThreadGroup* group);
   void RunNextOfAny(Thread* self);
   void PassOn(const Thread& self);
+  void PassFreed(Thread* self);
   void WakeSpare(const ThreadGroup& group);
   void Run(Thread* self, ThreadGroup* group, const std::shared_ptr<RunnableCall>& call);
   // Queues what has arrived, and refuses what the queue does not take. Returns false if nothing has
@@ -252,14 +256,13 @@ class RequestThreads final {
   // The threads to start, so that as many of each group serve at the priority of requests as it
   // has regular ones, and one at least is not held up. Needs mutex_.
   std::vector<NewThread> PlanNewThreads(const LongRuns& long_runs, int64_t now_ns) const;
-  // Lets the queues decide whether models share the threads. Needs mutex_.
+  // Decides whether models share the threads. Needs mutex_.
   void LookAtSharing(int64_t now_ns);
+  ServingThreads CountForSharing(int64_t now_ns) const;  // needs mutex_
   // The threads beyond those of the steady state, while models share them: of all groups, or of
-  // one.
+  // one now.
   size_t SpareCount() const { return std::min(max_count_ - regular_count_, regular_count_); }
-  size_t SpareCount(const ThreadGroup& group) const {
-    return group.queue.is_shared() ? SpareCount() * group.plan.thread_count / regular_count_ : 0;
-  }
+  size_t SpareCount(const ThreadGroup& group) const;
   // The threads of the group that run requests, but for those that `ns` and more have held up.
   // Needs mutex_.
   size_t CountServing(const ThreadGroup& group, int64_t ns, int64_t now_ns) const;
@@ -302,7 +305,7 @@ class RequestThreads final {
   const size_t max_count_;
   const size_t share_of_model_;  // threads that long runs of one model may take
   const bool is_bound_;
-  int64_t sharing_looked_ns_ = 0;      // the watchdog's
+  int64_t sharing_due_ns_ = 0;         // of the next LookAtSharing; the watchdog's
   const std::vector<int> cores_;       // of all groups
   bool is_pinned_ = false;             // guarded by mutex_
   int64_t modest_ns_ = INT64_MIN / 2;  // when a run last ended that was not greedy; the watchdog's

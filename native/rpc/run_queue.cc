@@ -96,16 +96,17 @@ void RunQueue::Push(std::shared_ptr<RunnableCall> call, int64_t now_ns) {
 bool RunQueue::TryPass(RunnableCall* arrived, int64_t now_ns, RunCharge* charge) {
   *charge = {};
   if (ready_count() > 0) return false;
-  if (!has_paused() && !is_shared()) return true;
+  if (!has_paused() && !thread_shares_.is_shared()) return true;
   arrived->PeekQueueKeys();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (paused_models_.count(arrived->model_key()) > 0) return false;
-  if (!is_shared()) return true;
+  if (!thread_shares_.is_shared()) return true;
   Share* const share = ShareOf(arrived->model_key());
-  if (!MayTakeThread(*share)) return false;
   share->came_ns = now_ns;
+  ModelThreads* threads = nullptr;
+  if (!TryTakeThread(*share, &threads)) return false;
   *charge = {arrived->model_key(), 0, 1, period_};
-  Hold(share, charge);
+  charge->threads = threads;
   CountReady();
   return true;
 }
@@ -117,14 +118,15 @@ std::shared_ptr<RunnableCall> RunQueue::Take(int64_t now_ns, RunCharge* charge) 
   SettleLocked(*charge);
   *charge = {};
   std::shared_ptr<RunnableCall> taken;
+  ModelThreads* threads = nullptr;
   if (!unwanted_.empty()) {
     taken = std::move(unwanted_.back());
     unwanted_.pop_back();
-  } else if (Share* const next = Next(); next != nullptr) {
+  } else if (Share* const next = TakeThread(now_ns, &threads); next != nullptr) {
     served_ns_ = std::max(served_ns_, next->start_ns);
     taken = next->queue.TakeFirst(now_ns);
     *charge = {next->queue.model(), CostNs(*next), 1, period_};
-    Hold(next, charge);
+    charge->threads = threads;
     EndTaking(next);
   }
   if (taken != nullptr) TakeFromSize(1);
@@ -145,7 +147,7 @@ std::shared_ptr<RunnableCall> RunQueue::TakeFor(ModelKey model, servable::BatchK
     charge->charged_ns += CostNs(*share);
     ++charge->request_count;
   } else {
-    charge->guests_ns += CostNs(*share);
+    AddGuest(*share, charge);
   }
   EndTaking(share);
   TakeFromSize(1);
@@ -209,15 +211,17 @@ RunQueue::Share* RunQueue::ShareOf(ModelKey model) {
   if (shares_.size() >= shares_max_) DropIdleShares();
   std::unique_ptr<Share>& share = shares_[model];
   share = std::make_unique<Share>(model);
+  if (model != kNoSuchModelKey) share->threads = thread_shares_.ThreadsOf(model);
   share->is_paused = paused_models_.count(model) > 0;
   return share.get();
 }
 
-// Requests may name any number of models that do not exist.
+// Models come and go. A run of the model that holds a thread has a pointer to its threads.
 void RunQueue::DropIdleShares() {
   for (auto at = shares_.begin(); at != shares_.end();) {
     const Share& share = *at->second;
-    const bool is_idle = share.queue.is_empty() && share.held_count == 0;
+    const bool is_idle =
+        share.queue.is_empty() && share.threads != nullptr && share.threads->held_count == 0;
     at = is_idle ? shares_.erase(at) : std::next(at);
   }
   shares_max_ = 2 * shares_.size() + kIdleShares;
@@ -250,14 +254,42 @@ void RunQueue::EndTaking(Share* share) {
 
 void RunQueue::SettleLocked(const RunCharge& charge) {
   Share* const share = charge.model == kNoModelKey ? nullptr : Find(charge.model);
-  if (share == nullptr) return;
-  if (charge.holds_thread) Release(share);
-  if (charge.took_ns == 0) return;
-  // The guests' models have been charged what the guests took.
-  const int64_t own_ns = std::max(charge.took_ns - charge.guests_ns, kCostNsMin);
+  if (share == nullptr || charge.took_ns == 0) return;
+  const int64_t own_ns = charge.guests.empty() ? charge.took_ns : SettleGuests(charge, *share);
   if (charge.period == period_) SetTag(share, share->start_ns + own_ns - charge.charged_ns);
   Learn(std::max(own_ns / charge.request_count, kCostNsMin), &share->cost_ns);
   LearnRun(charge.took_ns, share);
+}
+
+void RunQueue::AddGuest(const Share& share, RunCharge* charge) {
+  const ModelKey model = share.queue.model();
+  const auto found = std::find_if(charge->guests.begin(), charge->guests.end(),
+                                  [&](const GuestCharge& guest) { return guest.model == model; });
+  GuestCharge& guest =
+      found == charge->guests.end() ? charge->guests.emplace_back(GuestCharge{model}) : *found;
+  guest.charged_ns += CostNs(share);
+  ++guest.request_count;
+}
+
+// Returns the part of a run's time that its guests did not take. They took what they were charged,
+// unless that and what the host was expected to take are more than the run took. Then each took its
+// part.
+int64_t RunQueue::SettleGuests(const RunCharge& charge, const Share& share) {
+  int64_t guests_ns = 0;
+  for (const GuestCharge& guest : charge.guests) guests_ns += guest.charged_ns;
+  // A request that passed the queue was charged nothing.
+  const int64_t host_ns = std::max(charge.charged_ns, charge.request_count * CostNs(share));
+  if (guests_ns + host_ns <= charge.took_ns) return charge.took_ns - guests_ns;
+  const double part =
+      static_cast<double>(charge.took_ns) / static_cast<double>(guests_ns + host_ns);
+  for (const GuestCharge& guest : charge.guests) {
+    Share* const its = Find(guest.model);
+    if (its == nullptr) continue;
+    const auto took_ns = static_cast<int64_t>(part * static_cast<double>(guest.charged_ns));
+    if (charge.period == period_) SetTag(its, its->start_ns + took_ns - guest.charged_ns);
+    Learn(std::max(took_ns / guest.request_count, kCostNsMin), &its->cost_ns);
+  }
+  return static_cast<int64_t>(part * static_cast<double>(host_ns));
 }
 
 // A thread that had no core for a while says nothing about the runs.
@@ -272,57 +304,73 @@ void RunQueue::Learn(int64_t ns, int64_t* mean_ns) {
 
 // --- The threads that models hold ---
 
-void RunQueue::LimitThreads(int64_t any_max, int64_t rest_count, bool has_long_run,
-                            int64_t now_ns) {
+void RunQueue::AddActiveModels(int64_t now_ns, ActiveModels* models) {
+  const int64_t long_ns = thread_shares_.long_run_ns();
   const std::lock_guard<std::mutex> lock(mutex_);
-  int64_t model_count = 0;
-  // Threads come and go with it, so that it should not change often.
-  const int64_t long_ns = is_shared() ? kLongRunNs / 2 : kLongRunNs;
   for (const auto& [model, share] : shares_) {
-    const bool is_active =
-        share->held_count > 0 || !share->queue.is_empty() || now_ns - share->came_ns < kSharesNs;
+    if (share->threads == nullptr) continue;
+    const bool is_active = !share->queue.is_empty() || share->threads->held_count > 0 ||
+                           now_ns - share->came_ns < ThreadShares::kSharesNs;
     if (!is_active) continue;
-    ++model_count;
-    has_long_run = has_long_run || share->run_ns >= long_ns;
+    models->keys.insert(model);
+    models->has_long_run = models->has_long_run || share->run_ns >= long_ns;
   }
-  is_shared_ = model_count >= 2 && has_long_run;
-  any_max_ = any_max;
-  own_max_ = std::max<int64_t>(rest_count / std::max<int64_t>(model_count, 1), 1);
+}
+
+void RunQueue::Recount() {
+  const std::lock_guard<std::mutex> lock(mutex_);
   CountReady();
 }
 
-// Returns the share whose request is next; null if no request may take a thread.
-RunQueue::Share* RunQueue::Next() const {
-  if (!is_shared()) return First();
-  const auto next = std::find_if(order_.begin(), order_.end(), [this](const Place& place) {
-    return MayTakeThread(*place.share);
-  });
-  return next == order_.end() ? nullptr : next->share;
-}
-
-// Counts the thread that runs a request, if models share the threads.
-void RunQueue::Hold(Share* share, RunCharge* charge) {
-  if (!is_shared()) return;
-  charge->holds_thread = true;
-  if (++share->held_count == 1) holders_.push_back(share);
-  held_count_.fetch_add(1);
-}
-
-void RunQueue::Release(Share* share) {
-  held_count_.fetch_sub(1);
-  if (--share->held_count > 0) return;
-  holders_.erase(std::find(holders_.begin(), holders_.end(), share));
-}
-
-// A model that holds no thread may always take one.
-void RunQueue::CountReady() {
-  size_t count = size_.load(std::memory_order_relaxed);
-  if (is_shared()) {
-    for (const Share* const share : holders_) {
-      if (!share->is_paused && !MayTakeThread(*share)) count -= share->queue.size();
-    }
+// Takes a thread for the request that is next. Returns its share; null if no request may have one.
+RunQueue::Share* RunQueue::TakeThread(int64_t now_ns, ModelThreads** threads) {
+  while (true) {
+    const auto next = std::find_if(order_.begin(), order_.end(), [&](const Place& place) {
+      return TryTakeThread(*place.share, threads);
+    });
+    if (next == order_.end()) return nullptr;
+    if (!MoveToItsModel(now_ns, next->share)) return next->share;
   }
-  ready_count_.store(count);
+}
+
+// Moves the oldest request for a name that was no model to its model's queue, if the model has come
+// since. Otherwise its run would hold no thread. Returns true if it has moved.
+bool RunQueue::MoveToItsModel(int64_t now_ns, Share* share) {
+  if (share->threads != nullptr || !share->queue.first()->RenewModelKey()) return false;
+  std::shared_ptr<RunnableCall> moved = share->queue.TakeFirst(now_ns);
+  if (share->queue.is_empty()) order_.erase(PlaceOf(share));
+  TakeFromSize(1);
+  Push(std::move(moved), now_ns);
+  return true;
+}
+
+// Sets `threads` if the run is to hold one of them.
+bool RunQueue::TryTakeThread(const Share& share, ModelThreads** threads) {
+  if (!thread_shares_.is_shared() || share.threads == nullptr) return true;
+  if (!thread_shares_.TryTake(share.threads.get())) return false;
+  *threads = share.threads.get();
+  return true;
+}
+
+size_t RunQueue::CountHeldBack() const {
+  size_t count = 0;
+  if (thread_shares_.HasRoom()) return count;
+  for (const Place& place : order_) {
+    const ModelThreads* const threads = place.share->threads.get();
+    if (threads != nullptr && !thread_shares_.MayTake(*threads)) count += place.share->queue.size();
+  }
+  return count;
+}
+
+// Marks that requests are held back before it looks whether that is still so (ThreadShares).
+void RunQueue::CountReady() {
+  size_t held_back_count = CountHeldBack();
+  if (held_back_count > 0 && !holds_back_) {
+    holds_back_ = true;
+    held_back_count = CountHeldBack();
+  }
+  if (held_back_count == 0 && holds_back_) holds_back_ = false;
+  ready_count_.store(size_.load(std::memory_order_relaxed) - held_back_count);
 }
 
 // --- Models that may not run now ---

@@ -15,6 +15,7 @@
 
 #include "native/rpc/model_queue.h"
 #include "native/rpc/runnable_call.h"
+#include "native/rpc/thread_shares.h"
 #include "native/servable/batch_registry.h"
 
 namespace millpond::rpc {
@@ -25,15 +26,22 @@ struct WaitingElsewhere {
   std::map<servable::BatchKey, int64_t> counts_by_key;
 };
 
+// The charge of another model for its requests in a thread's run.
+struct GuestCharge {
+  ModelKey model = kNoModelKey;
+  int64_t charged_ns = 0;
+  int64_t request_count = 0;
+};
+
 // The charge for the requests of a thread's run, for the end of the run.
 struct RunCharge {
   ModelKey model = kNoModelKey;  // kNoModelKey: no request of the run came from the queue
   int64_t charged_ns = 0;
-  int64_t request_count = 0;  // that the run answers
-  int64_t period = 0;         // of the queue
-  int64_t took_ns = 0;        // set after the run; 0: it has not ended
-  int64_t guests_ns = 0;      // what other models were charged for requests in the run
-  bool holds_thread = false;  // counts among the threads of the model
+  int64_t request_count = 0;        // that the run answers
+  int64_t period = 0;               // of the queue
+  int64_t took_ns = 0;              // set after the run; 0: it has not ended
+  ModelThreads* threads = nullptr;  // of which the run holds one; null: it needs none
+  std::vector<GuestCharge> guests = {};
 };
 
 // The requests that wait for a thread: a queue for each model. A free thread takes the oldest
@@ -51,14 +59,8 @@ struct RunCharge {
 // time than its own do, but for one run of each, and for what the runs under way take more or less
 // than expected.
 //
-// Threads. The order helps only a model that finds a thread, and runs that wait for an accelerator
-// or compute for long hold all of them. So while models share the threads, any model may take a
-// thread only as long as fewer than a limit are held. Beyond it a model takes one if it holds fewer
-// than its own share of the rest. Its other requests wait, also if threads are idle. There is no
-// limit while one model has requests, or while runs are so short that each soon leaves its thread.
-//
-// Promise: a model that holds fewer threads than its own share of the rest waits for no thread, as
-// long as there are as many threads as LimitThreads was told, and models came before it was called.
+// Threads. A request that is next takes no thread while its model has its part of them
+// (ThreadShares). Then the queue holds it back, and the next model's request is next.
 //
 // Overload. A queue that empties now and then holds a burst, all of which is served. A model's
 // queue that has not emptied for kStandingNs shows an overload: each request that joins it waits as
@@ -82,18 +84,11 @@ class RunQueue {
   static constexpr int64_t kDelayShare = 10;
   // A request of a model of which no run is known counts as so long.
   static constexpr int64_t kUnknownCostNs = 100'000;
-  // A model shares the threads for so long after its last request.
-  static constexpr int64_t kSharesNs = 10'000'000'000;
-  // Models share the threads if the runs of one take so long on average.
-  static constexpr int64_t kLongRunNs = 1'000'000;
 
-  // While fewer than `short_count` requests wait, none is refused as too late. Borrows `batches`,
-  // and the count of threads that requests of this queue and of others hold; null: of this one.
-  RunQueue(const servable::BatchRegistry& batches, size_t short_count,
-           std::atomic<int64_t>* held_count = nullptr)
-      : batches_(batches),
-        short_count_(short_count),
-        held_count_(held_count == nullptr ? own_held_count_ : *held_count) {}
+  // While fewer than `short_count` requests wait, none is refused as too late. Borrows `batches`
+  // and `shares`.
+  RunQueue(const servable::BatchRegistry& batches, size_t short_count, ThreadShares* shares)
+      : batches_(batches), short_count_(short_count), thread_shares_(*shares) {}
 
   // The requests that the queue has not taken. The caller answers them by RunnableCall::Refuse.
   struct Refused {
@@ -109,10 +104,11 @@ class RunQueue {
   // Adds a request that has waited for a version of its model, and does not refuse it.
   void AddAgain(std::shared_ptr<RunnableCall> call, int64_t now_ns);
   // Returns true if a request that has just arrived may run at once: nothing waits that may run,
-  // and its model may run. Sets `charge` to that of its run.
+  // and its model may run and take a thread. Sets `charge` to that of its run.
   bool TryPass(RunnableCall* arrived, int64_t now_ns, RunCharge* charge);
-  // Returns the request that is next; null if none waits whose model may run now. Settles the
-  // charge of the thread's last run first, and sets it to that of the next one.
+  // Returns the request that is next; null if none waits whose model may take a thread now. Settles
+  // the charge of the thread's last run first, and sets it to that of the next one. The thread that
+  // a run holds is released apart from its charge, without a lock (ThreadShares::Release).
   std::shared_ptr<RunnableCall> Take(int64_t now_ns, RunCharge* charge);
   // Returns the oldest request of `model` and `key`, for a thread that runs another request. With
   // servable::kAnyBatchKey it is the oldest one that is not compressed of the model that is next.
@@ -122,8 +118,7 @@ class RunQueue {
   // Adds to `charge` what a request of its model was charged.
   std::shared_ptr<RunnableCall> TakeFor(ModelKey model, servable::BatchKey key, size_t bytes_max,
                                         RunCharge* charge);
-  // Puts right what the requests of a run that has ended were charged, and learns from it. The run
-  // holds no thread any more.
+  // Puts right what the requests of a run that has ended were charged, and learns from it.
   void Settle(const RunCharge& charge);
   // Learns from a run that passed the queue without a charge. Otherwise models whose requests come
   // one at a time would never be known, and never share the threads.
@@ -131,11 +126,10 @@ class RunQueue {
   // Does the same as Settle for a run that goes on, on a thread that serves nothing else from now
   // on. It has taken `took_ns` so far. Clears `charge`.
   void SettleEarly(RunCharge* charge, int64_t took_ns);
-  // Decides whether models share the threads, and limits what each may hold: any model may take one
-  // while fewer than `any_max` are held, here and elsewhere, and the models share `rest_count`
-  // more. `has_long_run`: runs under way have taken long. Call it now and then, because models come
-  // and go.
-  void LimitThreads(int64_t any_max, int64_t rest_count, bool has_long_run, int64_t now_ns);
+  // Adds the models that have requests here or hold threads, or did not long ago.
+  void AddActiveModels(int64_t now_ns, ActiveModels* models);
+  // Counts anew what may take a thread, after a change of the limits or a Release.
+  void Recount();
   // Sets the models that may not run now, because they have their share of the threads. Their
   // requests stay in the queue, in their order, as long as their clients wait. Call it again now
   // and then, because it also lets Take return requests whose deadline has come.
@@ -150,8 +144,8 @@ class RunQueue {
   size_t size() const { return size_.load(); }
   // The part of these requests that may take a thread now.
   size_t ready_count() const { return ready_count_.load(); }
-  // True while models share the threads (LimitThreads).
-  bool is_shared() const { return is_shared_.load(std::memory_order_relaxed); }
+  // True if requests wait because their models have their part of the threads.
+  bool holds_back() const { return holds_back_.load(); }
   // True if a model may not run now.
   bool has_paused() const { return has_paused_.load(); }
   // The number of requests that were refused because they would have waited too long.
@@ -162,13 +156,13 @@ class RunQueue {
   struct Share {
     explicit Share(ModelKey model) : queue(model) {}
     ModelQueue queue;
-    int64_t start_ns = 0;    // the tag: what the model has had of the threads' time
-    int64_t cost_ns = 0;     // of a request; 0: not known
-    int64_t run_ns = 0;      // of a run, which may answer several requests; 0: not known
-    int64_t came_ns = 0;     // when the last request came
-    int64_t filled_id = 0;   // grows with the time at which the queue was last empty
-    int64_t held_count = 0;  // threads
+    int64_t start_ns = 0;   // the tag: what the model has had of the threads' time
+    int64_t cost_ns = 0;    // of a request; 0: not known
+    int64_t run_ns = 0;     // of a run, which may answer several requests; 0: not known
+    int64_t came_ns = 0;    // when the last request came
+    int64_t filled_id = 0;  // grows with the time at which the queue was last empty
     bool is_paused = false;
+    std::shared_ptr<ModelThreads> threads;  // null: for names that are no models
   };
   // A queue's place in the order. Of equal tags, the queue that filled first is first.
   struct Place {
@@ -188,14 +182,14 @@ class RunQueue {
   }
   static void Learn(int64_t ns, int64_t* mean_ns);
   static void LearnRun(int64_t took_ns, Share* share);
+  void AddGuest(const Share& share, RunCharge* charge);
+  int64_t SettleGuests(const RunCharge& charge, const Share& share);
   static Place PlaceOf(Share* share) { return {share->start_ns, share->filled_id, share}; }
   Share* First() const { return order_.empty() ? nullptr : order_.begin()->share; }
-  Share* Next() const;
-  bool MayTakeThread(const Share& share) const {
-    return !is_shared() || held_count_.load() < any_max_ || share.held_count < own_max_;
-  }
-  void Hold(Share* share, RunCharge* charge);
-  void Release(Share* share);
+  Share* TakeThread(int64_t now_ns, ModelThreads** threads);
+  bool MoveToItsModel(int64_t now_ns, Share* share);
+  bool TryTakeThread(const Share& share, ModelThreads** threads);
+  size_t CountHeldBack() const;
   void CountReady();
   void Enter(Share* share);
   void SetTag(Share* share, int64_t start_ns);
@@ -219,8 +213,7 @@ class RunQueue {
 
   const servable::BatchRegistry& batches_;
   const size_t short_count_;
-  std::atomic<int64_t> own_held_count_{0};
-  std::atomic<int64_t>& held_count_;
+  ThreadShares& thread_shares_;
   std::mutex mutex_;
   // The shares of all models with requests, and some without, whose cost is kept.
   std::unordered_map<ModelKey, std::unique_ptr<Share>> shares_;
@@ -230,14 +223,11 @@ class RunQueue {
   int64_t served_ns_ = 0;  // the tag of the last request that Take returned
   int64_t latest_ns_ = 0;  // the highest tag so far
   int64_t period_ = 0;     // since something waits; a charge of an earlier one is not put right
-  int64_t any_max_ = 0;    // the threads that any model may take, while models share them
-  int64_t own_max_ = 0;    // the threads that a model may take beyond
-  std::vector<Share*> holders_;  // of threads
   std::set<ModelKey> paused_models_;
   std::vector<std::shared_ptr<RunnableCall>> unwanted_;  // of paused models, for Take
   alignas(64) std::atomic<size_t> size_{0};
   std::atomic<size_t> ready_count_{0};
-  std::atomic<bool> is_shared_{false};
+  std::atomic<bool> holds_back_{false};
   std::atomic<bool> has_paused_{false};
   std::atomic<int64_t> refused_count_{0};
 };

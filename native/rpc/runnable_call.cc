@@ -17,7 +17,7 @@ std::string RunnableCall::ModelName() {
 void RunnableCall::PeekQueueKeys() {
   if (model_key_ != kNoModelKey) return;
   if (is_compressed()) {
-    model_key_ = ModelKeyOf(ModelName());
+    model_key_ = handler().KeyOf(ModelName());
     return;
   }
   Read();
@@ -71,6 +71,9 @@ void RunnableCall::EndAnswering() {
   const Awaited awaited = *awaited_;
   awaited_.reset();
   mutable_arrived()->ForgetRead();
+  // Its model is known only once it has a version.
+  model_key_ = kNoModelKey;
+  batch_key_ = servable::kNoBatchKey;
   limits().awaiting->Await(std::static_pointer_cast<RunnableCall>(shared_from_this()),
                            awaited.change, awaited.until_ns);
 }

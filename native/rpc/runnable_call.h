@@ -36,6 +36,12 @@ class RunnableCall : public Call {
   // message has no batch key, because reading that means decompressing the message.
   void PeekQueueKeys();
   ModelKey model_key() const { return model_key_; }
+  // Reads the keys again if the name was no model. Returns true if it is one now.
+  bool RenewModelKey() {
+    model_key_ = kNoModelKey;
+    PeekQueueKeys();
+    return model_key_ != kNoSuchModelKey;
+  }
   servable::BatchKey batch_key() const { return batch_key_; }
   bool is_compressed() const { return arrived().is_compressed(); }
   size_t message_bytes() const {

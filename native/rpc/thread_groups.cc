@@ -31,7 +31,7 @@ ThreadGroups::ThreadGroups(std::vector<GroupPlan> plans, const servable::BatchRe
   const size_t own_count = (short_count + plans.size() - 1) / plans.size();
   for (GroupPlan& plan : plans) {
     groups_.push_back(std::make_unique<ThreadGroup>(groups_.size(), std::move(plan), batches,
-                                                    own_count, &held_count_));
+                                                    own_count, &shares_));
   }
 }
 
@@ -130,6 +130,27 @@ int64_t ThreadGroups::refused_count() const {
   int64_t count = 0;
   for (const auto& group : groups_) count += group->queue.refused_count();
   return count;
+}
+
+// --- How models share the threads ---
+
+void ThreadGroups::LimitThreads(const ServingThreads& threads, bool has_long_run, int64_t now_ns) {
+  ActiveModels models;
+  models.has_long_run = has_long_run;
+  for (const auto& group : groups_) group->queue.AddActiveModels(now_ns, &models);
+  if (!shares_.Limit(ThreadShares::Decide(threads, models))) return;
+  for (const auto& group : groups_) group->queue.Recount();
+}
+
+const ModelThreads* ThreadGroups::Release(RunCharge* charge) {
+  ModelThreads* const threads = std::exchange(charge->threads, nullptr);
+  return threads != nullptr && shares_.Release(threads) ? threads : nullptr;
+}
+
+void ThreadGroups::RecountHeldBack(const ThreadGroup* except) {
+  for (const auto& group : groups_) {
+    if (group.get() != except && group->queue.holds_back()) group->queue.Recount();
+  }
 }
 
 }  // namespace millpond::rpc

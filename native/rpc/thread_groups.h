@@ -12,6 +12,7 @@
 
 #include "native/rpc/group_plan.h"
 #include "native/rpc/run_queue.h"
+#include "native/rpc/thread_shares.h"
 #include "native/servable/batch_registry.h"
 
 namespace millpond::rpc {
@@ -19,8 +20,8 @@ namespace millpond::rpc {
 // The part that the request threads of one group share. Threads of other groups read it rarely.
 struct ThreadGroup {
   ThreadGroup(size_t number, GroupPlan its_plan, const servable::BatchRegistry& batches,
-              size_t short_count, std::atomic<int64_t>* held_count)
-      : index(number), plan(std::move(its_plan)), queue(batches, short_count, held_count) {}
+              size_t short_count, ThreadShares* shares)
+      : index(number), plan(std::move(its_plan)), queue(batches, short_count, shares) {}
 
   const size_t index;
   const GroupPlan plan;
@@ -70,6 +71,7 @@ class ThreadGroups {
                size_t short_count);
 
   ThreadGroup& operator[](size_t index) { return *groups_[index]; }
+  const ThreadGroup& operator[](size_t index) const { return *groups_[index]; }
   size_t size() const { return groups_.size(); }
   auto begin() const { return groups_.begin(); }
   auto end() const { return groups_.end(); }
@@ -104,21 +106,33 @@ class ThreadGroups {
   // See RunQueue, for all queues.
   void SetPausedModels(const std::set<std::string>& models, int64_t now_ns);
   bool has_paused() const { return groups_.front()->queue.has_paused(); }
-  // True if models share the threads of a group.
-  bool is_shared() const {
-    return std::any_of(groups_.begin(), groups_.end(),
-                       [](const auto& group) { return group->queue.is_shared(); });
-  }
-  // The threads that models hold while they share them.
-  size_t held_count() const { return static_cast<size_t>(held_count_.load()); }
   int64_t refused_count() const;
+
+  // --- How models share the threads (ThreadShares) ---
+
+  // True while they do.
+  bool is_shared() const { return shares_.is_shared(); }
+  // The threads that a model may take now, while they do.
+  size_t TakeableCount(const std::string& model) {
+    return static_cast<size_t>(shares_.TakeableCount(ModelKeyOf(model)));
+  }
+  // Decides whether models share the threads, and how many each may take. `has_long_run`: runs
+  // under way have taken long. Call it now and then, because models come and go.
+  void LimitThreads(const ServingThreads& threads, bool has_long_run, int64_t now_ns);
+  // Releases the thread that the run of `charge` holds, if any. Returns the threads of its model if
+  // requests that were held back may have one instead; otherwise null. Then call RecountHeldBack
+  // before the thread waits or leaves.
+  const ModelThreads* Release(RunCharge* charge);
+  // Counts anew what may take a thread, in all queues that hold requests back, but for that of
+  // `except`.
+  void RecountHeldBack(const ThreadGroup* except = nullptr);
 
  private:
   // Returns a group without an idle thread if `place` has two; null: there is none.
   ThreadGroup* FindWithoutIdle(const ThreadGroup& place);
 
   const servable::BatchRegistry& batches_;
-  std::atomic<int64_t> held_count_{0};  // of all queues (RunQueue::LimitThreads)
+  ThreadShares shares_;
   std::vector<std::unique_ptr<ThreadGroup>> groups_;
 };
 

@@ -131,6 +131,13 @@ std::vector<std::shared_ptr<ServableEntry>> ServingMap::Entries() {
   return entries;
 }
 
+bool ServingMap::Has(std::string_view name) {
+  return snapshot_.Read([&](const ServableStreams& streams) {
+    const auto stream = streams.find(name);
+    return stream != streams.end() && !stream->second.versions.empty();
+  });
+}
+
 std::vector<int64_t> ServingMap::Versions(std::string_view name) {
   return snapshot_.Read([&](const ServableStreams& streams) {
     std::vector<int64_t> versions;

@@ -73,6 +73,9 @@ class ServingMap {
   // only.
   std::vector<std::shared_ptr<ServableEntry>> Entries();
 
+  // True if `name` has a published version. Wait-free.
+  bool Has(std::string_view name);
+
   // Returns the published versions of `name`, ascending. The list is empty if the name has no
   // versions.
   std::vector<int64_t> Versions(std::string_view name);

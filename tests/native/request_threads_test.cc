@@ -217,6 +217,20 @@ TEST_F(RequestThreadsTest, ASpareThreadServesWhileAnotherWaits) {
   EXPECT_EQ(carrier_->answers().size(), 2);
 }
 
+// Else requests for any number of names would count as models that share the threads.
+TEST_F(RequestThreadsTest, NamesThatAreNoModelsShareOneQueue) {
+  const auto key_of = [this](const std::string& model) {
+    const std::shared_ptr<RunnableCall> call = NewRequest(1, 10, model);
+    call->PeekQueueKeys();
+    return call->model_key();
+  };
+  EXPECT_EQ(key_of("m"), ModelKeyOf("m"));
+  EXPECT_EQ(key_of("no-model"), kNoSuchModelKey);
+  EXPECT_EQ(key_of("another"), kNoSuchModelKey);
+  ASSERT_TRUE(map_.Retire("m", 1, {}).ok());
+  EXPECT_EQ(key_of("m"), kNoSuchModelKey);
+}
+
 // --- Runs that last ---
 
 // A further model "greedy" has runs that compute until the test releases them, and "modest" has

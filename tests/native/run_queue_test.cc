@@ -8,7 +8,9 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,9 @@ using testing::kMs;
 
 // Takes the path's last part for the model's name, and for the signature's after a dot.
 struct NamedHandler final : testing::WholeAnswers {
+  std::set<std::string, std::less<>> unknown;  // names
+
+  bool HasModel(std::string_view name) const override { return unknown.count(name) == 0; }
   void Answer(RunnableCall*) override {}
   static std::string LastPart(const Call& call) {
     return call.path().substr(call.path().rfind('/') + 1);
@@ -86,7 +91,8 @@ class RunQueueTest : public ::testing::Test {
   int64_t now_ns_ = 1'000 * kMs;
   int32_t stream_ = -1;
   ReceiveSpace space_;
-  RunQueue queue_{batches_, 1};
+  ThreadShares shares_;
+  RunQueue queue_{batches_, 1, &shares_};
   RunCharge charge_;
   std::vector<std::shared_ptr<RunnableCall>> kept_;  // so that no two calls have one address
 };
@@ -150,7 +156,7 @@ TEST_F(RunQueueTest, AnswersOfAnOverloadAreEarlyAndNoThreadIsIdle) {
 }
 
 TEST_F(RunQueueTest, ShortQueueRefusesNothing) {
-  RunQueue queue(batches_, 2);
+  RunQueue queue(batches_, 2, &shares_);
   const auto add = [&] {
     std::vector<std::shared_ptr<RunnableCall>> calls = {NewCall("m", "1S")};
     return queue.Add(calls.begin(), calls.end(), now_ns_).too_late.empty();
@@ -361,13 +367,36 @@ TEST_F(RunQueueForBatchesTest, AGuestIsNotChargedToItsHost) {
       NameOf(queue_.TakeFor(ModelKeyOf("host"), servable::BatchKeyOf("guest", ""), 1'000, &charge)),
       "guest");
   EXPECT_EQ(charge.charged_ns, charged_ns);
-  EXPECT_EQ(charge.guests_ns, RunQueue::kUnknownCostNs);
-  charge.took_ns = charged_ns + charge.guests_ns;
+  ASSERT_EQ(charge.guests.size(), 1U);
+  EXPECT_EQ(charge.guests[0].charged_ns, RunQueue::kUnknownCostNs);
+  charge.took_ns = charged_ns + charge.guests[0].charged_ns;
   queue_.Settle(charge);
   // Both have had as much, so the host's next request, which came first, is next.
   ASSERT_TRUE(Add("", "guest"));
   EXPECT_EQ(TakeModel(), "host");
   EXPECT_EQ(TakeModel(), "guest");
+}
+
+// Guests that are charged more than they take, and more than the whole run: host and guest learn
+// what they cost together.
+TEST_F(RunQueueForBatchesTest, AHostLearnsItsCostBesideGuests) {
+  constexpr int64_t kTookNs = RunQueue::kUnknownCostNs / 2;
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(Add("", "host"));
+    ASSERT_TRUE(Add("", "guest"));
+    RunCharge charge;
+    ASSERT_EQ(NameOf(queue_.Take(now_ns_, &charge)), "host");
+    ASSERT_NE(queue_.TakeFor(ModelKeyOf("host"), servable::BatchKeyOf("guest", ""), 1'000, &charge),
+              nullptr);
+    charge.took_ns = kTookNs;
+    queue_.Settle(charge);
+  }
+  for (const char* const model : {"host", "guest"}) {
+    ASSERT_TRUE(Add("", model));
+    RunCharge charge;
+    ASSERT_NE(queue_.Take(now_ns_, &charge), nullptr);
+    EXPECT_NEAR(static_cast<double>(charge.charged_ns), kTookNs / 2.0, kTookNs / 20.0) << model;
+  }
 }
 
 // --- Fairness among models ---
@@ -486,15 +515,9 @@ TEST_F(FairnessTest, AModelBelowItsShareWaitsForNoQueue) {
   }
 }
 
-// Threads that take what may run as soon as it may, on a clock of the test's own.
+// Threads that models share. ThreadSharesTest has the promise.
 class SharedThreadsTest : public RunQueueTest {
  protected:
-  struct Running {
-    std::string model;
-    int64_t end_ns = 0;
-    RunCharge charge;
-  };
-
   // Lets `model` have had a run of that time.
   void Teach(const std::string& model, int64_t ns) {
     ASSERT_TRUE(Add("", model));
@@ -503,99 +526,41 @@ class SharedThreadsTest : public RunQueueTest {
     charge.took_ns = ns;
     queue_.Settle(charge);
   }
-  void Come(const std::string& model) {
-    ASSERT_TRUE(Add("", model));
-    ++waiting_[model];
+  void Limit(int64_t regular_count, int64_t spare_count) {
+    ActiveModels models;
+    queue_.AddActiveModels(now_ns_, &models);
+    const ServingThreads threads{regular_count, spare_count, regular_count + spare_count};
+    shares_.Limit(ThreadShares::Decide(threads, models));
+    queue_.Recount();
   }
-  // Lets idle threads of `thread_count` take requests.
-  void Dispatch(size_t thread_count) {
-    while (running_.size() < thread_count && queue_.ready_count() > 0) {
-      RunCharge charge;
-      const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_, &charge);
-      ASSERT_NE(call, nullptr);
-      std::uniform_real_distribution<double> spread(0.5, 1.5);
-      const std::string model = call->PeekModelName();
-      charge.took_ns = static_cast<int64_t>(static_cast<double>(cost_ns_[model]) * spread(random_));
-      running_.push_back({model, now_ns_ + charge.took_ns, charge});
-      ++held_[model];
-      --waiting_[model];
+  // Lets `count` idle threads take requests of the model. Returns the number of those taken.
+  int Dispatch(int count) {
+    int taken_count = 0;
+    for (; taken_count < count && queue_.ready_count() > 0; ++taken_count) {
+      EXPECT_NE(queue_.Take(now_ns_, &charge_), nullptr);
     }
+    return taken_count;
   }
-  // Lets the run end that is first, if it ends by `until_ns`.
-  bool EndOne(int64_t until_ns) {
-    const auto run = std::min_element(
-        running_.begin(), running_.end(),
-        [](const Running& one, const Running& other) { return one.end_ns < other.end_ns; });
-    if (run == running_.end() || run->end_ns > until_ns) return false;
-    now_ns_ = run->end_ns;
-    queue_.Settle(run->charge);
-    --held_[run->model];
-    running_.erase(run);
-    return true;
+  void End(RunCharge* charge) {
+    if (charge->threads != nullptr) (void)shares_.Release(charge->threads);
+    queue_.Settle(*charge);
+    queue_.Recount();
   }
-
-  std::mt19937 random_;
-  std::map<std::string, int64_t> cost_ns_;
-  std::map<std::string, int64_t> waiting_;
-  std::map<std::string, int64_t> held_;  // threads
-  std::vector<Running> running_;
 };
-
-// A model that holds less than its share of the threads waits for none, whatever the models send
-// and cost. And no thread of the steady state is idle while a request waits.
-TEST_F(SharedThreadsTest, AModelBelowItsShareWaitsForNoThread) {
-  for (unsigned seed = 0; seed < 40; ++seed) {
-    random_.seed(seed);
-    cost_ns_.clear();
-    waiting_.clear();
-    held_.clear();
-    const auto any_max = static_cast<int64_t>(1 + random_() % 8);
-    const auto model_count = static_cast<int64_t>(2 + random_() % 3);
-    const int64_t rest_count = std::max(any_max, model_count);
-    const auto thread_count = static_cast<size_t>(any_max + rest_count);
-    for (int64_t i = 0; i < model_count; ++i) {
-      const std::string model = "m" + std::to_string(seed) + "-" + std::to_string(i);
-      cost_ns_[model] = 10'000 + random_() % (i == 0 ? 30 * kMs : 2 * kMs);
-      Teach(model, i == 0 ? 20 * kMs : cost_ns_[model]);
-    }
-    queue_.LimitThreads(any_max, rest_count, /*has_long_run=*/false, now_ns_);
-    ASSERT_TRUE(queue_.is_shared());
-    const int64_t own_max = std::max<int64_t>(rest_count / model_count, 1);
-    for (int step = 0; step < 1'000; ++step) {
-      const auto model = std::next(cost_ns_.begin(), random_() % model_count);
-      // The first one is busy, the others send now and then.
-      if (model == cost_ns_.begin() || random_() % 4 == 0) Come(model->first);
-      Dispatch(thread_count);
-      for (const auto& [name, count] : waiting_) {
-        ASSERT_TRUE(count == 0 || held_[name] >= own_max) << name << " of step " << step;
-        ASSERT_TRUE(count == 0 || static_cast<int64_t>(running_.size()) >= any_max);
-      }
-      const int64_t until_ns = now_ns_ + static_cast<int64_t>(random_() % kMs);
-      while (EndOne(until_ns)) Dispatch(thread_count);
-      now_ns_ = until_ns;
-    }
-    while (EndOne(INT64_MAX)) Dispatch(thread_count);
-    for (const auto& [name, count] : waiting_) ASSERT_EQ(count, 0) << name;
-    now_ns_ += RunQueue::kSharesNs;
-    queue_.LimitThreads(any_max, rest_count, /*has_long_run=*/false, now_ns_);
-    EXPECT_FALSE(queue_.is_shared());
-  }
-}
 
 TEST_F(SharedThreadsTest, OneModelMayTakeAllThreads) {
   Teach("m", 20 * kMs);
-  queue_.LimitThreads(1, 1, /*has_long_run=*/false, now_ns_);
-  EXPECT_FALSE(queue_.is_shared()) << "there is no other model";
-  for (int i = 0; i < 5; ++i) Come("m");
-  Dispatch(5);
-  EXPECT_EQ(held_["m"], 5);
+  Limit(1, 1);
+  EXPECT_FALSE(shares_.is_shared()) << "there is no other model";
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Add("", "m"));
+  EXPECT_EQ(Dispatch(5), 5);
 }
 
 TEST_F(SharedThreadsTest, ShortRunsAreNotHeldBack) {
   Teach("m", kMs / 10);
   Teach("n", kMs / 10);
-  queue_.LimitThreads(1, 1, /*has_long_run=*/false, now_ns_);
-  EXPECT_FALSE(queue_.is_shared());
+  Limit(1, 1);
+  EXPECT_FALSE(shares_.is_shared());
 }
 
 // Requests that come one at a time pass the queue, which must know of their models all the same.
@@ -608,18 +573,17 @@ TEST_F(SharedThreadsTest, ModelsThatOnlyPassShareTheThreads) {
     call->PeekQueueKeys();
     queue_.NotePassed(call->model_key(), model[0] == 's' ? 3 * kMs : kMs / 10, now_ns_);
   }
-  queue_.LimitThreads(1, 2, /*has_long_run=*/false, now_ns_);
-  EXPECT_TRUE(queue_.is_shared());
-  for (int i = 0; i < 5; ++i) Come("slow");
-  Dispatch(3);
-  EXPECT_EQ(held_["slow"], 1);
+  Limit(1, 2);
+  EXPECT_TRUE(shares_.is_shared());
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Add("", "slow"));
+  EXPECT_EQ(Dispatch(3), 1);
   EXPECT_TRUE(queue_.TryPass(NewCall("quick", "").get(), now_ns_, &charge));
 }
 
 TEST_F(SharedThreadsTest, ARequestThatPassesHoldsItsThread) {
   Teach("m", 20 * kMs);
   Teach("n", 20 * kMs);
-  queue_.LimitThreads(1, 1, /*has_long_run=*/false, now_ns_);
+  Limit(1, 1);
   const std::shared_ptr<RunnableCall> first = NewCall("m", "");
   const std::shared_ptr<RunnableCall> second = NewCall("m", "");
   RunCharge charge;
@@ -627,7 +591,7 @@ TEST_F(SharedThreadsTest, ARequestThatPassesHoldsItsThread) {
   EXPECT_FALSE(queue_.TryPass(second.get(), now_ns_, &charge_)) << "it has its share";
   EXPECT_TRUE(queue_.TryPass(NewCall("n", "").get(), now_ns_, &charge_));
   charge.took_ns = kMs;
-  queue_.Settle(charge);
+  End(&charge);
   EXPECT_TRUE(queue_.TryPass(second.get(), now_ns_, &charge));
 }
 
@@ -635,10 +599,11 @@ TEST_F(SharedThreadsTest, ARequestThatPassesHoldsItsThread) {
 TEST_F(SharedThreadsTest, ARunThatGivesWayIsChargedAndLeavesItsPlace) {
   Teach("greedy", 20 * kMs);
   Teach("other", kMs);
-  queue_.LimitThreads(1, 1, /*has_long_run=*/false, now_ns_);
+  Limit(1, 1);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(Add("", "greedy"));
   ASSERT_NE(queue_.Take(now_ns_, &charge_), nullptr);
   EXPECT_EQ(queue_.ready_count(), 0U);
+  EXPECT_TRUE(shares_.Release(charge_.threads));
   queue_.SettleEarly(&charge_, 300 * kMs);
   EXPECT_EQ(queue_.ready_count(), 1U);
   EXPECT_EQ(charge_.model, kNoModelKey);
@@ -648,6 +613,8 @@ TEST_F(SharedThreadsTest, ARunThatGivesWayIsChargedAndLeavesItsPlace) {
     const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_, &charge_);
     ASSERT_EQ(call->PeekModelName(), "other");
     charge_.took_ns = kMs;
+    End(&charge_);
+    charge_ = {};
   }
   EXPECT_EQ(TakeModel(), "greedy");
 }
@@ -675,12 +642,30 @@ TEST_F(RunQueueTest, NamesOfNoModelLeaveNothing) {
   EXPECT_LT(queue_.known_count(), 2'000U);
 }
 
+// A request may wait while the first version of its model comes.
+TEST_F(RunQueueTest, ARequestWhoseModelHasComeIsItsModels) {
+  handler_.unknown = {"late", "no-model"};
+  for (const char* const name : {"late", "late", "no-model", "late"}) ASSERT_TRUE(Add("", name));
+  handler_.unknown = {"no-model"};
+  RunCharge charge;
+  std::map<std::string, ModelKey> keys;
+  for (int i = 0; i < 4; ++i) {
+    const std::shared_ptr<RunnableCall> call = queue_.Take(now_ns_, &charge);
+    ASSERT_NE(call, nullptr);
+    const auto found = keys.try_emplace(call->PeekModelName(), charge.model);
+    EXPECT_EQ(found.first->second, charge.model);
+  }
+  EXPECT_EQ(keys["late"], ModelKeyOf("late"));
+  EXPECT_EQ(keys["no-model"], kNoSuchModelKey);
+  EXPECT_EQ(queue_.size(), 0U);
+}
+
 // Over random orders: each request that was added comes out once, those of one model in order.
 TEST_F(RunQueueTest, EachRequestComesOutOnceAndInOrder) {
   const std::vector<std::string> models = {"a", "b", "c"};
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);
-    RunQueue queue(batches_, 1);
+    RunQueue queue(batches_, 1, &shares_);
     std::map<std::string, std::vector<const Call*>> added;
     std::map<std::string, std::vector<const Call*>> taken;
     const auto take = [&](bool is_for_batch = false) {
