@@ -77,14 +77,17 @@ def synthesize(
     return Synthesis(logs, {} if signature_names else left_out)
 
 
-def made_up_request(signature_def_map: bytes, name: str, signature_name: str) -> bytes | None:
-    """Makes a serialized PredictRequest of one row for a signature of a SignatureDefMap.
+def made_up_request(
+    signature_def_map: bytes, name: str, signature_name: str, *, rows: int = 1
+) -> bytes | None:
+    """Makes a serialized PredictRequest of `rows` rows for a signature of a SignatureDefMap.
 
     None if values cannot be made up for it.
     """
     definitions = get_model_metadata_pb2.SignatureDefMap.FromString(signature_def_map).signature_def
     try:
-        made = synthesize(definitions, name, SynthesisSettings(), [signature_name])
+        settings = SynthesisSettings(batch_sizes=(rows,))
+        made = synthesize(definitions, name, settings, [signature_name])
     except MillpondError:
         return None
     request: bytes = made.logs[0].predict_log.request.SerializeToString()

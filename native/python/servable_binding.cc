@@ -216,12 +216,12 @@ std::vector<nb::bytes> UntunedPrograms(const PyServable& self, const std::string
   return bytes;
 }
 
-std::vector<int64_t> OfferTunedPrograms(const PyServable& self,
-                                        const std::string& cache_directory) {
+std::pair<std::vector<int64_t>, std::string> OfferTunedPrograms(
+    const PyServable& self, const std::string& cache_directory) {
   const auto pinned = ValueOrThrow(self.version().Pin());
   const auto offered =
       WithoutGil([&] { return self.loaded().model().OfferTunedPrograms(cache_directory); });
-  return {offered.begin(), offered.end()};
+  return {{offered.rows.begin(), offered.rows.end()}, offered.shortage};
 }
 
 nb::bytes TryTunedPrograms(const PyServable& self, int64_t rows, const std::string& method,

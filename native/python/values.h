@@ -195,6 +195,7 @@ struct ValueClass<tf::AcceleratedSignature> {
                                              Field{"host_ops", &Value::host_ops},
                                              Field{"host_tables", &Value::host_tables},
                                              Field{"untuned_rows", &Value::untuned_rows},
+                                             Field{"needs_exact_rows", &Value::needs_exact_rows},
                                              Field{"sizes", &Value::sizes}};
 };
 

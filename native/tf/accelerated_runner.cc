@@ -194,40 +194,60 @@ std::vector<std::string> AcceleratedPrograms::UntunedPrograms(
   return {programs.begin(), programs.end()};
 }
 
-std::set<int64_t> AcceleratedPrograms::OfferTuned(const std::string& cache_directory) {
+OfferedPrograms AcceleratedPrograms::OfferTuned(const std::string& cache_directory) {
   const pjrt::ExecutableCache cache(cache_directory);
-  std::set<int64_t> offered;
+  OfferedPrograms offered;
   for (const auto& [signature, by_rows] : untuned_) {
     for (const auto& [rows, hlo] : by_rows) {
-      if (Offer(cache, programs_.at(signature), rows, hlo)) offered.insert(rows);
+      const Status status = Offer(cache, programs_.at(signature), rows, hlo);
+      if (status.ok()) {
+        offered.rows.insert(rows);
+        continue;
+      }
+      LOG(INFO) << "program_not_offered: of " << rows << " rows: " << status.message();
+      if (status.code() == base::Code::kResourceExhausted) offered.shortage = status.message();
     }
   }
   return offered;
 }
 
-// Offers a program on each accelerator. Returns false if it cannot be offered on one of them.
-bool AcceleratedPrograms::Offer(const pjrt::ExecutableCache& cache, const Programs& programs,
-                                int64_t rows, const std::string& hlo) const {
+// Offers a program on each accelerator that does not fail. Offers it nowhere if it cannot be
+// offered on one of them.
+Status AcceleratedPrograms::Offer(const pjrt::ExecutableCache& cache, const Programs& programs,
+                                  int64_t rows, const std::string& hlo) const {
+  Status offered = base::NotFound("no accelerator is left that does not fail");
   for (const auto& program : programs) {
-    auto executable = cache.FindAutotuned(*program->parameters().accelerator(), hlo);
-    Status offered = base::NotFound("it is not in the cache, or cannot be loaded");
-    if (executable != nullptr) offered = program->Offer(rows, std::move(executable));
+    if (program->parameters().accelerator()->State().is_failing) continue;
+    offered = OfferThere(cache, *program, rows, hlo);
     if (offered.ok()) continue;
-    LOG(INFO) << "program_not_offered: of " << rows << " rows: " << offered.message();
     for (const auto& each : programs) each->WithdrawOffered(rows);
-    return false;
+    break;
   }
-  return true;
+  return offered;
+}
+
+// Returns NOT_FOUND if the cache has it not, and RESOURCE_EXHAUSTED if there is no memory for it
+// now: that of the plugin may be what is missing if it cannot be loaded.
+Status AcceleratedPrograms::OfferThere(const pjrt::ExecutableCache& cache,
+                                       pjrt::RowProgram& program, int64_t rows,
+                                       const std::string& hlo) {
+  const pjrt::Accelerator& accelerator = *program.parameters().accelerator();
+  auto executable = cache.FindAutotuned(accelerator, hlo);
+  if (executable != nullptr) return program.Offer(rows, std::move(executable));
+  if (!cache.HasAutotuned(accelerator, hlo)) return base::NotFound("it is not in the cache");
+  return {base::Code::kResourceExhausted, "it cannot be loaded"};
 }
 
 int64_t AcceleratedPrograms::UseTuned(int64_t rows) {
   int64_t used_count = 0;
   for (const auto& [signature, programs] : programs_) {
-    const bool has_passed = std::all_of(programs.begin(), programs.end(), [&](const auto& program) {
-      return program->HasPassed(rows);
-    });
-    if (!has_passed) continue;
-    for (const auto& program : programs) program->UseOffered(rows);
+    int64_t passed_count = 0;
+    for (const auto& program : programs) {
+      // A replica that was lost has tried nothing.
+      if (program->HasPassed(rows) && program->UseOffered(rows)) ++passed_count;
+    }
+    if (passed_count == 0) continue;
+    for (const auto& program : programs) program->WithdrawOffered(rows);
     NoteTuned(signature, rows);
     ++used_count;
   }
@@ -430,20 +450,26 @@ StatusOr<std::optional<pjrt::CpuReason>> AcceleratedRunner::TryThere(
   }
 }
 
-// Runs a trial on each accelerator that is left. Its failure says nothing about the accelerator.
+// Runs a trial on each accelerator that is left, and that has what is tried. Its failure says
+// nothing about the accelerator.
 Status AcceleratedRunner::Try(const tensor::OutputSet& outputs, const tensor::TensorList& inputs,
                               tensor::TensorList* result) const {
   const std::optional<int64_t> rows = RowsOf(inputs);
   if (!rows) return base::NotFound("the request has not the shapes of the signature's programs");
+  Status tried = base::NotFound("no accelerator with the signature's programs is left");
   for (const auto& replica : replicas_) {
     Choice choice{replica.get(), PinCopy(*replica)};
+    if (replica->is_lost.load(std::memory_order_relaxed)) continue;
     if (choice.copy == nullptr) {
       return {base::Code::kUnavailable, "the parameters are not on the accelerator now"};
     }
     int64_t wait_ns = 0;
-    MILLPOND_RETURN_IF_ERROR(RunThere(choice, *rows, outputs, inputs, result, &wait_ns));
+    Status ran = RunThere(choice, *rows, outputs, inputs, result, &wait_ns);
+    const bool is_missing = ran.code() == base::Code::kNotFound;
+    if (!ran.ok() && !is_missing) return ran;
+    if (ran.ok() || !tried.ok()) tried = std::move(ran);
   }
-  return {};
+  return tried;
 }
 
 // Returns the rows of a request, or nothing if it has none, or not the shapes of the signature.

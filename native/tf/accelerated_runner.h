@@ -32,6 +32,14 @@ class Session;
 
 namespace millpond::tf {
 
+// The programs that were offered to trials.
+struct OfferedPrograms {
+  std::set<int64_t> rows;
+  // Why others were left out that may be offered later, when there is memory for them; "" if none
+  // was.
+  std::string shortage;
+};
+
 // The signatures of a version that run on accelerators, with their parameters there.
 //
 // The part of a signature that XLA cannot compile stays on the CPU (signature_split.h). If nothing
@@ -54,13 +62,12 @@ class AcceleratedPrograms {
   // the cache has no autotuned ones. None unless the use `tunes_later`.
   std::vector<std::string> UntunedPrograms(const std::string& cache_directory) const;
   // Offers the autotuned programs that the cache has by now to trials (pjrt::TunedTrial), in place
-  // of programs that run without autotuning. Returns the numbers of rows of those that were
-  // offered. Leaves out a program that cannot be loaded, or for which there is no memory, on any of
-  // the accelerators. 5 ms for each. OfferTuned, UseTuned and WithdrawTuned: one thread at a time,
-  // beside requests.
-  std::set<int64_t> OfferTuned(const std::string& cache_directory);
+  // of programs that run without autotuning. Leaves out an accelerator that fails, and a program
+  // that cannot be loaded, or for which there is no memory, on any of the others. 5 ms for each.
+  // OfferTuned, UseTuned and WithdrawTuned: one thread at a time, beside requests.
+  OfferedPrograms OfferTuned(const std::string& cache_directory);
   // Makes requests use the programs of `rows` rows that were offered, and of which a trial has
-  // ended well on each accelerator. Returns their number.
+  // ended well: on each accelerator that has not lost the version. Returns their number.
   int64_t UseTuned(int64_t rows);
   // Frees the programs that are still offered.
   void WithdrawTuned();
@@ -101,8 +108,10 @@ class AcceleratedPrograms {
       const pjrt::HostTensor& table);
   base::Status Upload(const AcceleratorUse& use, const pjrt::ExecutableCache& cache,
                       const std::vector<pjrt::HostTensor>& tensors);
-  bool Offer(const pjrt::ExecutableCache& cache, const Programs& programs, int64_t rows,
-             const std::string& hlo) const;
+  base::Status Offer(const pjrt::ExecutableCache& cache, const Programs& programs, int64_t rows,
+                     const std::string& hlo) const;
+  static base::Status OfferThere(const pjrt::ExecutableCache& cache, pjrt::RowProgram& program,
+                                 int64_t rows, const std::string& hlo);
   void NoteTuned(const std::string& signature, int64_t rows);
 
   std::vector<std::shared_ptr<pjrt::DeviceParameters>> parameters_;  // of each accelerator

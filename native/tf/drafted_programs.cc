@@ -1,6 +1,7 @@
 #include "native/tf/drafted_programs.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <set>
 #include <utility>
@@ -50,7 +51,7 @@ class Listing {
 
   void Add(const std::string& whose, const std::map<int64_t, std::string>& hlo_by_rows) {
     for (const auto& [rows, hlo] : hlo_by_rows) {
-      if (!seen_.insert(hlo).second) continue;
+      if (!seen_.insert(std::hash<std::string>()(hlo)).second) continue;
       ++list_.count;
       if (!IsMissing(hlo)) continue;
       list_.missing.push_back({whose + ", " + std::to_string(rows) + " rows", hlo});
@@ -66,7 +67,9 @@ class Listing {
 
   const AcceleratorUse& use_;
   const pjrt::ExecutableCache cache_;
-  std::set<std::string> seen_;
+  // Hashes, because a program may have large constants. A load compiles a program that is left out
+  // by chance.
+  std::set<size_t> seen_;
   ProgramList list_;
 };
 

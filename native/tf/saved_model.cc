@@ -592,8 +592,8 @@ std::vector<std::string> SavedModel::UntunedPrograms(const std::string& cache_di
                                         : state_->accelerated->UntunedPrograms(cache_directory);
 }
 
-std::set<int64_t> SavedModel::OfferTunedPrograms(const std::string& cache_directory) const {
-  return state_->accelerated == nullptr ? std::set<int64_t>()
+OfferedPrograms SavedModel::OfferTunedPrograms(const std::string& cache_directory) const {
+  return state_->accelerated == nullptr ? OfferedPrograms()
                                         : state_->accelerated->OfferTuned(cache_directory);
 }
 

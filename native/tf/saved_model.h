@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -155,7 +154,7 @@ class SavedModel {
                           int64_t probe_one_of) const;
   // The programs that run without autotuning, and their replacement (AcceleratedPrograms).
   std::vector<std::string> UntunedPrograms(const std::string& cache_directory) const;
-  std::set<int64_t> OfferTunedPrograms(const std::string& cache_directory) const;
+  OfferedPrograms OfferTunedPrograms(const std::string& cache_directory) const;
   int64_t UseTunedPrograms(int64_t rows) const;
   void WithdrawTunedPrograms() const;
   const tensor::SignatureMap& signatures() const;

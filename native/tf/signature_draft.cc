@@ -133,6 +133,7 @@ AcceleratedSignature ReportOf(const SignatureDraft& draft, const Variables& vari
   AcceleratedSignature report;
   report.name = draft.signature->name;
   for (const auto& [rows, hlo] : draft.hlo_by_rows) report.rows.push_back(rows);
+  report.needs_exact_rows = draft.split.needs_exact_rows;
   report.host_ops.assign(draft.split.host_ops.begin(), draft.split.host_ops.end());
   for (const auto& [key, variable] : variables) {
     if (host_tables.count(key) > 0) report.host_tables.push_back(key.name);

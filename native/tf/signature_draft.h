@@ -32,6 +32,8 @@ struct AcceleratedSignature {
   std::vector<std::string> host_tables;  // that could be on the accelerator, sorted
   // The sizes of those programs that were compiled for a GPU without autotuning.
   std::vector<int64_t> untuned_rows;
+  // True if its programs run requests of exactly their rows, because a row may depend on others.
+  bool needs_exact_rows = false;
   // The times of both sides, and which one is chosen; empty if all runs are for the accelerator.
   std::vector<pjrt::SizeTimes> sizes;
 };

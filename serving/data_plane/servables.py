@@ -208,6 +208,9 @@ class AcceleratedSignature:
     untuned_rows: Sequence[int] = ()
     """The part of `rows` whose programs were compiled for a GPU without autotuning."""
 
+    needs_exact_rows: bool = False
+    """True if each of its programs runs requests of exactly its rows, because a row may depend on others."""
+
     sizes: Sequence[SizeTimes] = ()
     """The times of both sides for each of `rows`. Empty: all runs are for the accelerator."""
 
@@ -396,16 +399,18 @@ class Servable(Protocol):
         Each is a serialized `xla.HloModuleProto`. None unless `SavedModelLoad.use_accelerator` was told so.
         """
 
-    def offer_tuned_programs(self, cache_directory: str) -> Sequence[int]:
+    def offer_tuned_programs(self, cache_directory: str) -> tuple[Sequence[int], str]:
         """Loads the autotuned programs that the cache has by now, for `try_tuned_programs`. About 5 ms for each.
 
-        Returns the numbers of rows of the programs. Left out are those that cannot be loaded on each accelerator, and
-        those for which there is no memory. This method and the next three are for one thread at a time, beside
-        requests.
+        Returns the numbers of rows of the programs, and why others that the cache has could not be loaded now: for lack
+        of memory, mostly; "" if none was left out. Accelerators that fail are left out. This method and the next three
+        are for one thread at a time, beside requests.
         """
 
     def try_tuned_programs(self, rows: int, method: str, request: bytes) -> bytes:
         """Does the same as `replay`, with the offered programs of `rows` rows on each accelerator; never on the CPU.
+
+        An accelerator that has lost the signature is left out.
 
         Raises NOT_FOUND if none was offered for the request's signature, or if the request has not the rows that it
         needs; UNAVAILABLE if the parameters are not there now; and the errors of runs.

@@ -17,9 +17,15 @@ ANSWERS_MAX = 16
 """The most recorded answers that are compared: more would take the accelerator's time without another verdict."""
 
 _PASSING_CODES = frozenset(
-    {StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED, StatusCode.ABORTED}
+    {
+        StatusCode.UNAVAILABLE,
+        StatusCode.RESOURCE_EXHAUSTED,
+        StatusCode.ABORTED,
+        StatusCode.DEADLINE_EXCEEDED,
+    }
 )
-"""A run has these if its parameters are away, if no memory is left for it, or if it waited too long for its turn."""
+"""A run has these if its parameters are away, if no memory is left for it, or if it waited too long for its turn: for
+its own time, or until its deadline."""
 
 
 class PassingShortage(Exception):
@@ -30,8 +36,9 @@ class PassingShortage(Exception):
 class TunedCheck:
     """The check that programs pass before they take the place of others of the same version.
 
-    `answers` were recorded in the load. One made-up request to each signature is compared too, so that each of its
-    programs runs at least once. Both methods look at `cancellation` before each request, and then raise Cancelled.
+    `answers` were recorded in the load. Made-up requests to each signature are compared too, so that each of its
+    programs runs at least once: one request, or one of each number of rows for programs that need exactly these. Both
+    methods look at `cancellation` before each request, and then raise Cancelled.
     """
 
     servable_id: ServableId
@@ -80,18 +87,28 @@ class TunedCheck:
 
         definitions = self.servable.signature_def_map()
         for signature in self.servable.accelerator_signatures():
-            request = made_up_request(definitions, self.servable_id.name, signature.name)
-            if not signature.untuned_rows or request is None:
+            if not signature.untuned_rows:
                 continue
-            self._raise_if_cancelled()
-            try:
-                with statuses_as_errors(self.status_error):
-                    outputs = read_outputs("Predict", self.servable.replay("Predict", request))
-            except MillpondError as error:
-                _raise_if_passing(error)
-                continue
-            if outputs is not None:
-                yield Answer(method="Predict", request=request, outputs=outputs)
+            for rows in signature.untuned_rows if signature.needs_exact_rows else (1,):
+                request = made_up_request(
+                    definitions, self.servable_id.name, signature.name, rows=rows
+                )
+                answer = None if request is None else self._answer_now(request)
+                if answer is not None:
+                    yield answer
+
+    def _answer_now(self, request: bytes) -> Answer | None:
+        """The answer of the programs that serve; None if they refuse the request."""
+        self._raise_if_cancelled()
+        try:
+            with statuses_as_errors(self.status_error):
+                outputs = read_outputs("Predict", self.servable.replay("Predict", request))
+        except MillpondError as error:
+            _raise_if_passing(error)
+            return None
+        if outputs is None:
+            return None
+        return Answer(method="Predict", request=request, outputs=outputs)
 
     def _raise_if_cancelled(self) -> None:
         if self.cancellation.is_cancelled:

@@ -257,7 +257,7 @@ class Autotuning:
         )
         replaced = _Replaced()
         with statuses_as_errors(self._status_error):
-            offered = servable.offer_tuned_programs(self._trials.cache_directory)
+            offered, replaced.shortage = servable.offer_tuned_programs(self._trials.cache_directory)
             try:
                 expected = check.expected() if offered else ()
                 for rows in offered:

@@ -474,6 +474,20 @@ def test_a_quota_that_is_too_small_leaves_the_cpu(host: ModelHost, ctr: Mapping[
     assert runs["run_count"] == 0
 
 
+def test_another_process_compiles_beside_requests(
+    start_server: StartServer, tmp_path: Path, ctr: Mapping[int, Path], looked_up: Path
+) -> None:
+    flags = {"accelerator": f"pjrt:{plugin_path()}", "accelerator_rows": "1,4"}
+    host = ModelHost(start_server, tmp_path, **flags, admin_on_data_port=True)
+    host.model(prefix="ctr", settings=THERE).serve(ctr[1])
+    model = host.model(prefix="looked_up", settings=THERE)
+    before = programs_of(model)
+    model.serve(looked_up)
+    assert programs_of(model)["compiled"] == before["compiled"], "the server compiles nothing"
+    assert programs_of(model)["cache"] == before["cache"] + 2
+    assert model.wait_for_log("programs_compiled", version=1)["programs"] == 2
+
+
 def test_a_needed_accelerator_without_room_refuses(
     host: ModelHost, ctr: Mapping[int, Path]
 ) -> None:

@@ -208,6 +208,22 @@ def asking(model: HostedModel, version: int) -> Iterator[None]:
     assert failures == []
 
 
+def test_a_lost_replica_hinders_no_tuning(
+    start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
+) -> None:
+    server = CudaLike(start_server, tmp_path, plugin)
+    settings = {**PJRT, "accelerator_devices": [0, 1], "accelerator_replicas": 2}
+    model = server.host.model(settings=settings).serve(layers[0])
+    serve_untuned(server, model, layers[1])
+    (server.control / "lost").touch()
+    for _ in range(4):  # the replicas take turns
+        assert_answers(model, 2)
+    (server.control / "hold").unlink()
+    assert model.wait_for_log("programs_tuned", version=2)["programs"] == 1
+    assert untuned_rows(model) == []
+    assert_answers(model, 2)
+
+
 def test_a_crash_of_the_process_leaves_first_choices(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:

@@ -220,6 +220,42 @@ TEST_F(ReplicasTest, ATrialThatFailsGivesNothingUp) {
   EXPECT_EQ(host_runs_, 0);
 }
 
+TEST_F(ReplicasTest, ALostReplicaEndsNoTrial) {
+  controls_->failing_device = 1;
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(RunRows({1}), (std::vector<float>{kFactor}));
+  auto tuned = accelerators_[0]->Compile("4 1 7");
+  ASSERT_TRUE(programs_[0]->Offer(4, std::move(tuned.value())).ok());
+  {
+    const pjrt::TunedTrial trial(4);
+    EXPECT_EQ(RunRows({1}), (std::vector<float>{kFactor + kAdded}));
+  }
+  EXPECT_TRUE(programs_[0]->UseOffered(4));
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kFactor + kAdded}));
+  EXPECT_EQ(controls_->device_run_counts[1], 0);
+}
+
+TEST_F(ReplicasTest, ATrialNeedsAReplicaThatIsLeft) {
+  tensor::TensorList inputs;
+  inputs.storage().tensors = {Tensor(tensorflow::DT_FLOAT, {1})};
+  inputs.storage().tensors[0].flat<float>()(0) = 1;
+  const auto tried = [&] {
+    const pjrt::TunedTrial trial(4);
+    tensor::TensorList result;
+    return runner_->Run(tensor::OutputSet::All(1), inputs, &result).code();
+  };
+  EXPECT_EQ(tried(), base::Code::kNotFound) << "nothing is offered";
+  for (const int device : {0, 1}) {
+    controls_->failing_device = device;
+    for (int i = 0; i < 2; ++i) RunRows({1});
+  }
+  for (const auto& program : programs_) {
+    auto tuned = program->parameters().accelerator()->Compile("4 1 7");
+    ASSERT_TRUE(program->Offer(4, std::move(tuned.value())).ok());
+  }
+  controls_->failing_device = -1;
+  EXPECT_EQ(tried(), base::Code::kNotFound) << "both are lost";
+}
+
 TEST_F(AcceleratedRunnerTest, RunsOnTheAccelerator) {
   EXPECT_EQ(RunRows({1, 2, 5}), (std::vector<float>{3, 6, 15}));
   EXPECT_EQ(host_runs_, 0);

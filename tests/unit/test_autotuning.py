@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -262,7 +263,13 @@ def first_fail(servable: FakeServable, error: StatusError, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", [StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED, StatusCode.ABORTED]
+    "code",
+    [
+        StatusCode.UNAVAILABLE,
+        StatusCode.RESOURCE_EXHAUSTED,
+        StatusCode.ABORTED,
+        StatusCode.DEADLINE_EXCEEDED,
+    ],
 )
 def test_a_shortage_that_passes_is_waited_for(code: StatusCode):
     servable, clock = untuned_servable(7), PauseClock()
@@ -277,6 +284,43 @@ def test_a_shortage_that_passes_is_waited_for(code: StatusCode):
     assert clock.waits == [10, 20]
     assert servable.used_rows == [1, 8]
     assert [line["event"] for line in logs if "reason" in line] == ["autotuning_waits"] * 2
+
+
+def test_programs_without_memory_are_offered_again():
+    servable, clock = untuned_servable(7), PauseClock()
+    servable.untuned, servable.tuned_rows = [], [1]
+    servable.tuned_shortage = "8 rows have no memory"
+
+    def free() -> None:
+        servable.tuned_rows, servable.tuned_shortage = [1, 8], ""
+
+    clock.on_pause = free
+    with tuned(clock) as it:
+        it.serve(servable, recorded(2.0))
+        assert it.ended(servable) == DONE
+    assert clock.waits == [10]
+    assert servable.used_rows == [1, 8]
+
+
+def test_programs_of_exact_rows_are_tried_with_these():
+    servable = untuned_servable(7, rows=(4, 8))
+    [signature] = servable.accelerated
+    servable.accelerated = [replace(signature, needs_exact_rows=True)]
+
+    def respond(rows: int, request: bytes) -> bytes:
+        x = predict_pb2.PredictRequest.FromString(request).inputs["x"]
+        if x.tensor_shape.dim[0].size != rows:
+            raise StatusError(StatusCode.NOT_FOUND, "the rows do not fill it")
+        tried.append(rows)
+        return answer(2.0)
+
+    tried: list[int] = []
+    servable.respond_tuned = respond
+    with tuned() as it:
+        it.on_spawn = lambda process: process.end(0)
+        it.serve(servable)
+        assert it.ended(servable) == DONE
+    assert tried == servable.used_rows == [4, 8]
 
 
 def test_a_shortage_of_the_programs_that_serve_passes():
