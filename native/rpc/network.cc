@@ -81,6 +81,7 @@ Status Network::ListenOn(Port* port, const std::vector<std::string>& addresses) 
     return {base::Code::kUnavailable,
             "cannot listen on a port with TLS: OpenSSL refuses its certificates"};
   }
+  Descriptors::MakeRoom(port->places.descriptor_max);
   for (const auto& set : sets_) MILLPOND_RETURN_IF_ERROR(set->Open());
   MILLPOND_RETURN_IF_ERROR(port->listeners.Open(addresses));
   const uint64_t first_key = port == &grpc_ ? kGrpcListenerKeys : kOtherListenerKeys;

@@ -46,6 +46,16 @@ Descriptors Descriptors::Now() {
   return now;
 }
 
+void Descriptors::MakeRoom(int64_t limit) {
+  const int last = static_cast<int>(std::min(limit, kRoomMax)) - 1;
+  const int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (lowest < 0) return;
+  // The table stays as long as it is now. If a limit forbids that, it grows later.
+  const int highest = fcntl(lowest, F_DUPFD_CLOEXEC, last);
+  if (highest >= 0) close(highest);
+  close(lowest);
+}
+
 PlaceLimits PlaceLimits::OfGrpc(const Descriptors& descriptors, int64_t wanted_max) {
   PlaceLimits places;
   places.count_full = places.count_max = AtMost(descriptors.limit / kParts, wanted_max);

@@ -10,6 +10,14 @@ struct Descriptors {
   int64_t in_use = 0;  // by the server itself
 
   static Descriptors Now();
+
+  // Has the kernel make room for the descriptors up to `limit`, or up to kRoomMax if that is less.
+  // When its table of a process's descriptors is full, the kernel doubles it, and a thread that
+  // accepts a connection meanwhile waits until no core uses the old table (RCU): 10 to 20 ms. It
+  // may have read requests that wait with it. Called before there are any.
+  static void MakeRoom(int64_t limit);
+  // The table takes half a megabyte then.
+  static constexpr int64_t kRoomMax = 65'536;
 };
 
 // The room for one more connection of a port.

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -12,8 +13,23 @@
 #include <utility>
 #include <vector>
 
+#include "tests/native/descriptor_table.h"
+
 namespace millpond::rpc {
 namespace {
+
+TEST(Descriptors, RoomForManyIsMadeAhead) {
+  const int64_t length = testing::DescriptorTableLength();
+  const Descriptors now = Descriptors::Now();
+  ASSERT_GT(length, 0);
+  Descriptors::MakeRoom(length + 1);
+  if (std::min(now.limit, Descriptors::kRoomMax) > length) {
+    EXPECT_GT(testing::DescriptorTableLength(), length);
+  }
+  EXPECT_EQ(Descriptors::Now().in_use, now.in_use);
+  Descriptors::MakeRoom(INT64_MAX);
+  EXPECT_LE(testing::DescriptorTableLength(), std::max(2 * length, Descriptors::kRoomMax));
+}
 
 TEST(PlaceLimits, CountsAreOnlyAsHighAsIsWanted) {
   EXPECT_EQ(PlaceLimits::OfGrpc({1'024, 100}, 0).count_max, 512);

@@ -20,6 +20,8 @@
 
 #include "native/base/clock.h"
 #include "native/base/thread_cores.h"
+#include "native/rpc/place_limits.h"
+#include "tests/native/descriptor_table.h"
 #include "tests/native/raw_http2.h"
 #include "tests/native/served_models.h"
 #include "tests/native/serving_maps.h"
@@ -71,6 +73,14 @@ TEST_F(ServerTest, PredictIsRecordedByTheVersionThatAnswered) {
   EXPECT_EQ(CountOf(quick_.entry->requests().Of(metrics::Method::kPredict).Summary(), Code::kOk),
             1);
   EXPECT_EQ(UnmatchedRequests().latency.count(), 0);
+}
+
+// A connection for which the table of descriptors must grow would wait for all cores.
+TEST_F(ServerTest, NoConnectionWaitsForTheTableOfDescriptors) {
+  Start();
+  const Descriptors now = Descriptors::Now();
+  EXPECT_GE(testing::DescriptorTableLength(),
+            std::min(PlaceLimits::OfGrpc(now, 0).descriptor_max, Descriptors::kRoomMax));
 }
 
 TEST_F(ServerTest, ALargeTensorComesAndGoesWhole) {
