@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from functools import cache
 from typing import Any
 
 
@@ -41,9 +42,18 @@ def render(question: Any) -> Any:
     }
 
 
-def validate(question: Any) -> list[str]:
-    import kubernetes_validate
+@cache
+def _kubernetes_validate() -> Any:
+    """The package's module, made to read a schema once and not for each object: a megabyte each time."""
+    from kubernetes_validate import utils
 
+    utils.schema_contents = cache(utils.schema_contents)
+    utils.all_versions = cache(utils.all_versions)
+    return utils
+
+
+def validate(question: Any) -> list[str]:
+    kubernetes_validate = _kubernetes_validate()
     problems = []
     for item in question["objects"]:
         try:
