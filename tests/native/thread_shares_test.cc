@@ -293,7 +293,7 @@ TEST(ThreadSharesTest, OtherThreadsServeInTheSteadOfHeldUpOnes) {
 // steady state is idle while a request waits. A model that holds its share takes a thread only of
 // those of the steady state. Names that are no models change nothing.
 TEST(ThreadSharesTest, AModelBelowItsShareWaitsForNoThread) {
-  for (unsigned seed = 0; seed < 200; ++seed) {
+  for (unsigned seed = 0; seed < 40; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](int64_t end) { return static_cast<int64_t>(random() % end); };
     const size_t group_count = 1 + seed % 4;
