@@ -148,17 +148,27 @@ def serving_models(
     """
     with TemporaryDirectory(prefix="millpond-gpu-") as work, ExitStack() as stack:
         places = {each: model.base_path for each, model in models.items()}
-        flags = machine.server_flags(name) | {
-            "model_config_file": config_file(Path(work), places),
-            "model_settings_file": _settings_file(Path(work), name, models),
-            "max_in_flight_requests": _IN_FLIGHT_MAX * len(models),
-        }
+        flags = model_flags(machine, name, models, Path(work))
+        flags |= {"model_config_file": config_file(Path(work), places)}
         server = stack.enter_context(ModelServer(**flags))  # type: ignore[arg-type]
         for each in models:
             _wait_for_load(server, each)
         if name == ACCELERATOR:
             check_on_accelerator(server, list(models))
         yield server
+
+
+def model_flags(
+    machine: Machine, name: str, models: Mapping[str, ServedModel], work: Path
+) -> dict[str, object]:
+    """The flags of the server of that name for these models, all of which run on its side.
+
+    Writes their settings into `work`.
+    """
+    return machine.server_flags(name) | {
+        "model_settings_file": _settings_file(work, name, models),
+        "max_in_flight_requests": _IN_FLIGHT_MAX * len(models),
+    }
 
 
 def _wait_for_load(server: ModelServer, name: str) -> None:

@@ -1,9 +1,11 @@
 """The parts of `gpu` that swap versions on an accelerator, or share it between two models."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from loadtest.drive.accelerated_pair import (
     CPU,
     ServedModel,
     check_on_accelerator,
+    model_flags,
 )
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel
 from loadtest.drive.generator import Generator
@@ -66,39 +69,43 @@ def run_swaps(
 ) -> tuple[Setup, SwapRun]:
     """Swaps versions of one server's CTR model, or its `deltas`, under half of the load that saturates it."""
     exports = deltas or bench.ctr
-    setup = _swap_setup(bench, name, swaps, rows)
-    if deltas is not None:
-        setup = replace(setup, are_deltas=True, output_filter=_WITHOUT_VERSION)
-    bench.kept.stop()
-    measured = at_share_of_saturation(setup, _SHARE, exports, bench.clock, bench.say)
-    return measured, measure(measured, exports, bench.clock, bench.say)
+    with _swap_setup(bench, name, swaps, rows) as given:
+        setup = given
+        if deltas is not None:
+            setup = replace(given, are_deltas=True, output_filter=_WITHOUT_VERSION)
+        measured = at_share_of_saturation(setup, _SHARE, exports, bench.clock, bench.say)
+        return measured, measure(measured, exports, bench.clock, bench.say)
 
 
 def run_swaps_at_rate(
     bench: Bench, swaps: int, rows: int, rate_per_second: float, *, has_one_graph: bool
 ) -> tuple[Setup, SwapRun]:
     """Swaps versions of the accelerator's CTR model at that rate: of one graph, or of two graphs in turn."""
-    setup = _swap_setup(bench, ACCELERATOR, swaps, rows)
-    setup = replace(setup, rate_per_second=rate_per_second, has_one_graph=has_one_graph)
-    if has_one_graph:
-        setup = replace(setup, output_filter=_WITHOUT_VERSION)
+    with _swap_setup(bench, ACCELERATOR, swaps, rows) as given:
+        setup = replace(given, rate_per_second=rate_per_second, has_one_graph=has_one_graph)
+        if has_one_graph:
+            setup = replace(setup, output_filter=_WITHOUT_VERSION)
+        return setup, measure(setup, bench.ctr, bench.clock, bench.say)
+
+
+@contextmanager
+def _swap_setup(bench: Bench, name: str, swaps: int, rows: int) -> Iterator[Setup]:
+    """Yields the setup of a server of that name, whose settings are there until the end."""
     bench.kept.stop()
-    return setup, measure(setup, bench.ctr, bench.clock, bench.say)
-
-
-def _swap_setup(bench: Bench, name: str, swaps: int, rows: int) -> Setup:
-    return Setup(
-        preset="batching",
-        loaded=MODEL_NAME,
-        reloaded=MODEL_NAME,
-        rate_per_second=1,
-        rows=rows,
-        table_rows=bench.table_rows,
-        swaps=swaps,
-        swap_interval_seconds=_SWAP_INTERVAL_SECONDS,
-        seed=1,
-        extra_flags=bench.machine.server_flags(name),
-    )
+    models = {MODEL_NAME: bench.ctr_model()}
+    with TemporaryDirectory(prefix="millpond-gpu-") as work:
+        yield Setup(
+            preset="batching",
+            loaded=MODEL_NAME,
+            reloaded=MODEL_NAME,
+            rate_per_second=1,
+            rows=rows,
+            table_rows=bench.table_rows,
+            swaps=swaps,
+            swap_interval_seconds=_SWAP_INTERVAL_SECONDS,
+            seed=1,
+            extra_flags=model_flags(bench.machine, name, models, Path(work)),
+        )
 
 
 def upload_figures(swaps: Sequence[ServerSwap]) -> Sequence[Mapping[str, float]]:

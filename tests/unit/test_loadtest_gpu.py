@@ -6,6 +6,7 @@ import json
 import math
 import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from loadtest.drive.accelerated_pair import (
     CPU,
     KeptServers,
     Machine,
+    ServedModel,
     halves_of_cores,
+    model_flags,
 )
 from loadtest.drive.dense_model import width_of
 from loadtest.measure import part_time
@@ -273,6 +276,17 @@ def test_gpu_server_flags_are_the_accelerators(tmp_path: Any):
     assert plain["accelerator_autotuning"] == "never"
     assert plain["accelerator_cache_directory"] != flags["accelerator_cache_directory"]
     assert list(flags["command"])[:3] == ["taskset", "-c", "0,1"]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("name", "platform"), [(CPU, "tensorflow"), (ACCELERATOR, "pjrt")])
+def test_gpu_models_run_where_their_server_says(tmp_path: Path, name: str, platform: str):
+    machine = Machine(accelerator="cuda", rows="1,8", cache_directory=tmp_path)
+    models = {"ctr": ServedModel(tmp_path, {"accelerator_tables": "device"})}
+    flags = model_flags(machine, name, models, tmp_path)
+    settings = Path(str(flags["model_settings_file"])).read_text()
+    assert "[models.ctr]" in settings
+    assert f'platform = "{platform}"' in settings
+    assert 'accelerator_tables = "device"' in settings
 
 
 @pytest.mark.parametrize(("kind", "squares"), [("mlp", 6), ("transformer", 96)])
