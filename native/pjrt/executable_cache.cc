@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -45,47 +46,77 @@ std::vector<Result> TakenBy(const Accelerator& accelerator) {
 }
 
 // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/. Only names a file, whose content is compared.
-uint64_t Hash(std::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
+constexpr uint64_t kNoBytesHash = 0xcbf29ce484222325;
+uint64_t Hash(std::string_view bytes, uint64_t hash = kNoBytesHash) {
   for (const char byte : bytes) {
     hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
   }
   return hash;
 }
 
-// Returns the start of the file of `hlo`: the executable follows it.
-std::string Header(const std::string& accelerator, AheadCompiler::Result result,
-                   std::string_view hlo) {
-  const std::string target = accelerator + std::string(EndOfTarget(result));
-  std::ostringstream header;
-  header << kMagic << target.size() << ' ' << hlo.size() << '\n' << target << hlo;
-  return header.str();
+// A second hash, which has nothing in common with the first: the words of the program, mixed by
+// the finalizer of splitmix64.
+uint64_t HashWords(std::string_view bytes) {
+  uint64_t hash = bytes.size();
+  while (!bytes.empty()) {
+    uint64_t word = 0;
+    const size_t count = std::min(bytes.size(), sizeof(word));
+    std::memcpy(&word, bytes.data(), count);
+    bytes.remove_prefix(count);
+    hash = (hash ^ word) + 0x9e3779b97f4a7c15;
+    hash = (hash ^ (hash >> 30U)) * 0xbf58476d1ce4e5b9;
+    hash = (hash ^ (hash >> 27U)) * 0x94d049bb133111eb;
+    hash ^= hash >> 31U;
+  }
+  return hash;
 }
 
-std::string PathOf(const std::string& directory, std::string_view header) {
-  char name[32];
-  std::snprintf(name, sizeof(name), "/%016llx.pjrt",
-                static_cast<unsigned long long>(Hash(header)));  // NOLINT(google-runtime-int)
-  return directory + name;
+std::string HexOf(uint64_t hash) {
+  char hex[17];
+  std::snprintf(hex, sizeof(hex), "%016llx",
+                static_cast<unsigned long long>(hash));  // NOLINT(google-runtime-int)
+  return hex;
 }
 
 // The end of the file of `executable`, because a plugin may crash over bytes that are not its own.
 std::string Seal(std::string_view executable) { return std::to_string(Hash(executable)); }
 
-// Returns the executable in the file; nothing if it is not whole, or is another program's.
-std::optional<std::string> Read(const std::string& path, std::string_view header) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (!file || !(content << file.rdbuf())) return {};
-  const std::string bytes = content.str();
-  if (bytes.compare(0, header.size(), header) != 0) return {};
-  const std::string_view sealed = std::string_view(bytes).substr(header.size());
-  const size_t end = sealed.rfind('\n');
-  if (end == std::string_view::npos || sealed.substr(end + 1) != Seal(sealed.substr(0, end))) {
-    return {};
+}  // namespace
+
+// The start of the file of a program for an accelerator, which names the file: the executable
+// follows it. Borrows the program.
+class ExecutableCache::Origin {
+ public:
+  Origin(const std::string& accelerator, AheadCompiler::Result result, std::string_view hlo)
+      : hlo_(hlo) {
+    const std::string target = accelerator + std::string(EndOfTarget(result));
+    head_ = std::string(kMagic) + std::to_string(target.size()) + ' ' + std::to_string(hlo.size()) +
+            '\n' + target;
   }
-  return std::string(sealed.substr(0, end));
-}
+
+  std::string_view head() const { return head_; }
+  std::string_view hlo() const { return hlo_; }
+  // The name among the executables in memory. It has the program by its size and 128 bits of two
+  // hashes, so that no program is kept for its name's sake.
+  std::string Name() const { return head_ + HexOf(Hash(hlo_)) + HexOf(HashWords(hlo_)); }
+  std::string PathIn(const std::string& directory) const {
+    return directory + '/' + HexOf(Hash(hlo_, Hash(head_))) + ".pjrt";
+  }
+  // Removes the start from `bytes`. Returns false if they begin in another way.
+  bool RemoveFrom(std::string_view* bytes) const {
+    for (const std::string_view part : {head(), hlo()}) {
+      if (bytes->substr(0, part.size()) != part) return false;
+      bytes->remove_prefix(part.size());
+    }
+    return true;
+  }
+
+ private:
+  std::string head_;
+  const std::string_view hlo_;
+};
+
+namespace {
 
 bool WriteAll(int file, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -101,13 +132,29 @@ base::Status NotWritten(const std::string& path) {
                                   " cannot be written: " + std::generic_category().message(errno));
 }
 
-base::Status Write(const std::string& path, std::string_view header, std::string_view executable) {
+// Returns the executable in the file; nothing if it is not whole, or is another program's.
+std::optional<std::string> Read(const std::string& path, const ExecutableCache::Origin& origin) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (!file || !(content << file.rdbuf())) return {};
+  const std::string bytes = content.str();
+  std::string_view sealed = bytes;
+  if (!origin.RemoveFrom(&sealed)) return {};
+  const size_t end = sealed.rfind('\n');
+  if (end == std::string_view::npos || sealed.substr(end + 1) != Seal(sealed.substr(0, end))) {
+    return {};
+  }
+  return std::string(sealed.substr(0, end));
+}
+
+base::Status Write(const std::string& path, const ExecutableCache::Origin& origin,
+                   std::string_view executable) {
   std::string beside = path + ".XXXXXX";
   const int file = mkostemp(beside.data(), O_CLOEXEC);
   if (file < 0) return NotWritten(path);
   const std::string end = "\n" + Seal(executable);
-  const bool is_written =
-      WriteAll(file, header) && WriteAll(file, executable) && WriteAll(file, end);
+  const bool is_written = WriteAll(file, origin.head()) && WriteAll(file, origin.hlo()) &&
+                          WriteAll(file, executable) && WriteAll(file, end);
   if (close(file) == 0 && is_written && rename(beside.c_str(), path.c_str()) == 0) return {};
   base::Status not_written = NotWritten(path);
   unlink(beside.c_str());
@@ -120,68 +167,68 @@ base::StatusOr<FoundProgram> ExecutableCache::FindOrCompile(const Accelerator& a
                                                             std::string_view hlo) const {
   const std::string& target = accelerator.target();
   for (const Result result : TakenBy(accelerator)) {
-    SharedExecutables::Pointer found = Find(accelerator, Header(target, result, hlo));
+    SharedExecutables::Pointer found = Find(accelerator, Origin(target, result, hlo));
     if (found != nullptr) return FoundProgram{std::move(found), result == Result::kAutotuned};
   }
   const Result result = CompiledBy(accelerator);
   const bool is_autotuned = result == Result::kAutotuned;
-  const std::string header = Header(target, result, hlo);
+  const Origin origin(target, result, hlo);
   base::StatusOr<std::unique_ptr<Executable>> compiled = accelerator.Compile(hlo, is_autotuned);
   if (!compiled.ok()) return compiled.status();
-  Keep(header, *compiled.value());
-  return FoundProgram{accelerator.executables().Share(header, std::move(compiled.value())),
+  Keep(origin, *compiled.value());
+  return FoundProgram{accelerator.executables().Share(origin.Name(), std::move(compiled.value())),
                       is_autotuned, /*is_compiled=*/true};
 }
 
 bool ExecutableCache::Has(const Accelerator& accelerator, std::string_view hlo) const {
   const std::vector<Result> taken = TakenBy(accelerator);
   return std::any_of(taken.begin(), taken.end(), [&](Result result) {
-    const std::string header = Header(accelerator.target(), result, hlo);
-    return accelerator.executables().Has(header) || HasFile(header);
+    const Origin origin(accelerator.target(), result, hlo);
+    return accelerator.executables().Has(origin.Name()) || HasFile(origin);
   });
 }
 
 SharedExecutables::Pointer ExecutableCache::FindAutotuned(const Accelerator& accelerator,
                                                           std::string_view hlo) const {
-  return Find(accelerator, Header(accelerator.target(), Result::kAutotuned, hlo));
+  return Find(accelerator, Origin(accelerator.target(), Result::kAutotuned, hlo));
 }
 
 bool ExecutableCache::HasAutotuned(const Accelerator& accelerator, std::string_view hlo) const {
-  return HasFile(Header(accelerator.target(), Result::kAutotuned, hlo));
+  return HasFile(Origin(accelerator.target(), Result::kAutotuned, hlo));
 }
 
-bool ExecutableCache::HasFile(std::string_view header) const {
-  return !directory_.empty() && Read(PathOf(directory_, header), header).has_value();
+bool ExecutableCache::HasFile(const Origin& origin) const {
+  return !directory_.empty() && Read(origin.PathIn(directory_), origin).has_value();
 }
 
 // A file that cannot be written costs the next load a compilation, and is no error of this one.
-void ExecutableCache::Keep(std::string_view header, const Executable& executable) const {
+void ExecutableCache::Keep(const Origin& origin, const Executable& executable) const {
   if (directory_.empty()) return;
   const base::StatusOr<std::string> serialized = executable.Serialize();
   if (!serialized.ok()) return;
-  static_cast<void>(Write(PathOf(directory_, header), header, serialized.value()));
+  static_cast<void>(Write(origin.PathIn(directory_), origin, serialized.value()));
 }
 
-// Returns the executable that a version has, or that in the file with this header; null if none can
-// be loaded.
+// Returns the executable that a version has, or that in the file; null if none can be loaded.
 SharedExecutables::Pointer ExecutableCache::Find(const Accelerator& accelerator,
-                                                 std::string_view header) const {
-  SharedExecutables::Pointer shared = accelerator.executables().Find(header);
+                                                 const Origin& origin) const {
+  const std::string name = origin.Name();
+  SharedExecutables::Pointer shared = accelerator.executables().Find(name);
   if (shared != nullptr || directory_.empty()) return shared;
-  const std::optional<std::string> cached = Read(PathOf(directory_, header), header);
+  const std::optional<std::string> cached = Read(origin.PathIn(directory_), origin);
   if (!cached.has_value()) return nullptr;
   auto loaded = accelerator.LoadExecutable(*cached);
   if (!loaded.ok()) return nullptr;
-  return accelerator.executables().Share(header, std::move(loaded.value()));
+  return accelerator.executables().Share(name, std::move(loaded.value()));
 }
 
 Filled ExecutableCache::Fill(const AheadCompiler& compiler, std::string_view hlo) const {
-  const std::string header = Header(compiler.target(), compiler.result(), hlo);
-  const std::string path = PathOf(directory_, header);
-  if (Read(path, header)) return {};
+  const Origin origin(compiler.target(), compiler.result(), hlo);
+  const std::string path = origin.PathIn(directory_);
+  if (Read(path, origin)) return {};
   const base::StatusOr<std::string> executable = compiler.Compile(hlo);
   if (!executable.ok()) return {executable.status(), {}};
-  return {{}, Write(path, header, executable.value())};
+  return {{}, Write(path, origin, executable.value())};
 }
 
 }  // namespace millpond::pjrt

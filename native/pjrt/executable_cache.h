@@ -34,6 +34,8 @@ struct Filled {
 // Thread: any number at once, also of several processes.
 class ExecutableCache {
  public:
+  class Origin;
+
   // An empty `directory` caches nothing.
   explicit ExecutableCache(std::string directory) : directory_(std::move(directory)) {}
 
@@ -56,9 +58,9 @@ class ExecutableCache {
   Filled Fill(const AheadCompiler& compiler, std::string_view hlo) const;
 
  private:
-  SharedExecutables::Pointer Find(const Accelerator& accelerator, std::string_view header) const;
-  bool HasFile(std::string_view header) const;
-  void Keep(std::string_view header, const Executable& executable) const;
+  SharedExecutables::Pointer Find(const Accelerator& accelerator, const Origin& origin) const;
+  bool HasFile(const Origin& origin) const;
+  void Keep(const Origin& origin, const Executable& executable) const;
 
   const std::string directory_;
 };

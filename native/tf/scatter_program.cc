@@ -1,11 +1,14 @@
 #include "native/tf/scatter_program.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "native/pjrt/row_scatter.h"
+#include "native/tf/buffer_type.h"
 #include "native/tf/packed_block.h"
 #include "native/tf/status.h"
+#include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/core/lib/strings/proto_serialization.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
@@ -13,31 +16,19 @@
 namespace millpond::tf {
 namespace {
 
-xla::PrimitiveType ElementType(PJRT_Buffer_Type type) {
-  switch (type) {
-    case PJRT_Buffer_Type_S8:
-      return xla::S8;
-    case PJRT_Buffer_Type_S16:
-      return xla::S16;
-    case PJRT_Buffer_Type_S32:
-      return xla::S32;
-    case PJRT_Buffer_Type_S64:
-      return xla::S64;
-    case PJRT_Buffer_Type_U8:
-      return xla::U8;
-    case PJRT_Buffer_Type_U16:
-      return xla::U16;
-    case PJRT_Buffer_Type_U32:
-      return xla::U32;
-    case PJRT_Buffer_Type_U64:
-      return xla::U64;
-    case PJRT_Buffer_Type_F32:
-      return xla::F32;
-    case PJRT_Buffer_Type_F64:
-      return xla::F64;
-    default:
-      return xla::PRIMITIVE_TYPE_INVALID;
+constexpr char kDoing[] = "making a program that writes rows";
+
+// Returns XLA's type of the elements of a buffer: that of the dtype with such buffers.
+base::StatusOr<xla::PrimitiveType> ElementType(PJRT_Buffer_Type type) {
+  for (int dtype = tensorflow::DT_FLOAT; dtype <= tensorflow::DataType_MAX; ++dtype) {
+    if (BufferType(dtype) != type) continue;
+    xla::PrimitiveType element = xla::PRIMITIVE_TYPE_INVALID;
+    MILLPOND_RETURN_IF_TF_ERROR(
+        tensorflow::DataTypeToPrimitiveType(static_cast<tensorflow::DataType>(dtype), &element),
+        kDoing);
+    return element;
   }
+  return base::Internal("no tensor has elements of a buffer of type " + std::to_string(type));
 }
 
 // Returns the computation of one element, which is the new one.
@@ -59,18 +50,18 @@ xla::ScatterDimensionNumbers RowNumbers(size_t rank) {
 
 // Returns the program that writes `rows` rows.
 base::StatusOr<std::string> ScatterProgram(const pjrt::HostTensor& tensor, int64_t rows) {
-  constexpr char kDoing[] = "making a program that writes rows";
-  const xla::PrimitiveType type = ElementType(tensor.type);
-  const xla::Shape table_shape = xla::ShapeUtil::MakeShape(type, tensor.dims);
+  const base::StatusOr<xla::PrimitiveType> type = ElementType(tensor.type);
+  if (!type.ok()) return type.status();
+  const xla::Shape table_shape = xla::ShapeUtil::MakeShape(type.value(), tensor.dims);
   std::vector<int64_t> row_dims = tensor.dims;
   row_dims.front() = rows;
   xla::XlaBuilder builder("scatter");
   const std::vector<xla::XlaOp> block =
       Unpack({TensorLayout(xla::ShapeUtil::MakeShape(xla::S32, {rows})),
-              TensorLayout(xla::ShapeUtil::MakeShape(type, row_dims))},
+              TensorLayout(xla::ShapeUtil::MakeShape(type.value(), row_dims))},
              &builder);
   const xla::XlaOp table = xla::Parameter(&builder, 1, table_shape, "table");
-  const auto replacement = Replacement(type);
+  const auto replacement = Replacement(type.value());
   MILLPOND_RETURN_IF_TF_ERROR(replacement.status(), kDoing);
   const xla::XlaOp written =
       xla::Scatter(table, block[0], block[1], *replacement, RowNumbers(row_dims.size()),
