@@ -23,6 +23,7 @@ Accelerator::Accelerator(std::shared_ptr<const Client> client, std::shared_ptr<P
       device_(device),
       name_(std::to_string(index)),
       memory_bytes_max_(options.memory_bytes_max),
+      stall_ns_(options.stall_ns),
       memory_(DeviceMemory::kUnlimited, options.idle_ns),
       turns_(options.wait_ns_max),
       staging_(client_, &staging_budget_),

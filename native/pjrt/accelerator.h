@@ -36,6 +36,8 @@ struct AcceleratorOptions {
   // The most memory of this process that is pinned for uploads to all devices; -1: half of the
   // machine's.
   int64_t pinned_bytes_max = -1;
+  // A device that ends no chunk of an upload for so long is gone.
+  int64_t stall_ns = 30'000'000'000;
   // The most that a run waits for its turn.
   int64_t wait_ns_max = DeviceTurns::kWaitNsMax;
 };
@@ -128,6 +130,7 @@ class Accelerator {
   const std::shared_ptr<PinnedMemory>& pinned() const { return pinned_; }
   // Buffers of ChunkedUpload::kChunkBytes, for parameters in memory that is not pinned.
   StagingPool& upload_staging() const { return *upload_staging_; }
+  int64_t stall_ns() const { return stall_ns_; }
 
   // The most memory of this process that the staging buffers of all programs take.
   static constexpr int64_t kStagingBytesMax = int64_t{256} << 20U;
@@ -167,6 +170,7 @@ class Accelerator {
   PJRT_Device* const device_;
   const std::string name_;
   const int64_t memory_bytes_max_;
+  const int64_t stall_ns_;
   std::string description_;
   std::string target_;
   std::optional<std::string> topology_;

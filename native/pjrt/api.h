@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -34,6 +35,11 @@ class Api {
   base::Status ToStatus(PJRT_Error* error, const std::string& while_doing) const;
   // Waits until `event` has happened, frees it, and returns its error. OK if `event` is null.
   base::Status Await(PJRT_Event* event, const std::string& while_doing) const;
+  // The same within `timeout_ns`, with the event's error in `*status`. Returns false if it has not
+  // happened by then, as of a device that is gone: it is never freed then, because it may happen
+  // later. A plugin without callbacks is waited for.
+  bool AwaitFor(PJRT_Event* event, int64_t timeout_ns, const std::string& while_doing,
+                base::Status* status) const;
   // Says whether `event` has happened, without a wait. True if it is null.
   base::StatusOr<bool> HasHappened(PJRT_Event* event) const;
   // Frees `event`, which may be null.

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "native/pjrt/keep_for_ever.h"
+
 namespace millpond::pjrt {
 
 ChunkedUpload::~ChunkedUpload() {
@@ -31,7 +33,8 @@ base::Status ChunkedUpload::Send(const std::vector<HostTensor>& tensors,
 }
 
 bool ChunkedUpload::HasRoom() const {
-  return under_way_bytes_ + kChunkBytes <= kUnderWayBytes && under_way_.size() < kUnderWayCount;
+  return under_way_bytes_ + limits_.chunk_bytes <= limits_.chunk_bytes * limits_.chunk_count &&
+         under_way_.size() < kUnderWayCount;
 }
 
 // Returns the tensor of the next chunk. If all that have bytes left have a chunk under way, it is
@@ -46,12 +49,13 @@ std::optional<size_t> ChunkedUpload::Next() const {
 
 ChunkedUpload::Chunk ChunkedUpload::Prepare(size_t index) {
   const Rest& rest = rests_[index];
-  Chunk chunk{index, std::min(kChunkBytes, rest.bytes), pinned_->Take(rest.from), nullptr,
+  Chunk chunk{index, std::min(limits_.chunk_bytes, rest.bytes), pinned_->Take(rest.from), nullptr,
               rest.from};
   if (chunk.pinned.end() != nullptr) {
     // The plugin copies directly only what lies in one piece.
     chunk.bytes = std::min(chunk.bytes, static_cast<size_t>(chunk.pinned.end() - rest.from));
   } else {
+    chunk.bytes = std::min(chunk.bytes, kChunkBytes);
     unpinned_bytes_ += static_cast<int64_t>(chunk.bytes);
     chunk.staged = TakeStaging();
     if (chunk.staged != nullptr) {
@@ -73,11 +77,34 @@ bool ChunkedUpload::IsTurnOf(const Chunk& chunk) const {
   return has_place && !rests_[chunk.index].has_chunk_under_way;
 }
 
+// Returns false if the device is gone. The plugin may still copy from memory that is neither pinned
+// nor a staging buffer, which is the version's: there is no end to that wait.
+bool ChunkedUpload::Await(const Chunk& chunk, base::Status* copied) {
+  const bool is_as_it_is = chunk.pinned.end() == nullptr && chunk.staged == nullptr;
+  if (!is_as_it_is) return api_.AwaitFor(chunk.copied, limits_.stall_ns, "copying", copied);
+  *copied = api_.Await(chunk.copied, "copying");
+  return true;
+}
+
+void ChunkedUpload::Abandon(Chunk chunk) {
+  KeepForEver(chunk.copied);
+  chunk.pinned.Abandon();
+  // The staging buffer is not lent again.
+  if (chunk.staged != nullptr) KeepForEver(std::move(chunk.staged));
+}
+
 base::Status ChunkedUpload::AwaitOldest() {
-  const Chunk oldest = std::move(under_way_.front());
+  Chunk oldest = std::move(under_way_.front());
   under_way_.pop_front();
   under_way_bytes_ -= oldest.bytes;
-  MILLPOND_RETURN_IF_ERROR(api_.Await(oldest.copied, "copying"));
+  base::Status copied;
+  if (!Await(oldest, &copied)) {
+    is_abandoned_ = true;
+    Abandon(std::move(oldest));
+    for (Chunk& chunk : std::exchange(under_way_, {})) Abandon(std::move(chunk));
+    return copied;
+  }
+  MILLPOND_RETURN_IF_ERROR(copied);
   if (oldest.is_last) return {};
   Rest& rest = rests_[oldest.index];
   rest.has_chunk_under_way = false;

@@ -37,23 +37,41 @@ class ChunkedUpload {
  public:
   // 80 µs of a link of 52 GB/s.
   static constexpr size_t kChunkBytes = size_t{4} << 20U;
-  static constexpr size_t kUnderWayBytes = 2 * kChunkBytes;
+  static constexpr int64_t kStallNs = 30'000'000'000;
+  // The most that is under way at once: the number of chunks, and the bytes of each.
+  struct Limits {
+    size_t chunk_bytes = kChunkBytes;
+    size_t chunk_count = 2;
+    // A device that ends no chunk for so long is gone. A chunk waits for one before it at most, and
+    // both for the transfers of some runs.
+    int64_t stall_ns = kStallNs;
+  };
   // Small tensors have small chunks. Each takes some 10 µs, whatever its size.
   static constexpr size_t kUnderWayCount = 16;
   // If the chunk needs a staging buffer.
   static constexpr size_t kStagedCount = 4;
 
+  // Other limits than these are for native/bench/upload_bench.cc; the buffers of `staging` have
+  // kChunkBytes.
   ChunkedUpload(const Api& api, TransferManager* transfers, PinnedMemory* pinned,
                 StagingPool* staging)
-      : api_(api), transfers_(transfers), pinned_(pinned), staging_(staging) {}
+      : ChunkedUpload(api, transfers, pinned, staging, Limits()) {}
+  ChunkedUpload(const Api& api, TransferManager* transfers, PinnedMemory* pinned,
+                StagingPool* staging, const Limits& limits)
+      : api_(api), transfers_(transfers), pinned_(pinned), staging_(staging), limits_(limits) {}
   ~ChunkedUpload();
   ChunkedUpload(const ChunkedUpload&) = delete;
   ChunkedUpload& operator=(const ChunkedUpload&) = delete;
 
   // Copies `tensors` to `buffers`, the ones of the transfer manager, and waits for the end. Returns
   // the first error, after which nothing is started any more. Called once.
+  //
+  // Returns UNAVAILABLE if the device is gone. Its chunks may be read at any time then, so what
+  // they are read from stays pinned, and they are not waited for. The caller must keep the buffers
+  // and the transfer manager for ever.
   base::Status Send(const std::vector<HostTensor>& tensors,
                     const std::vector<DeviceBuffer>& buffers);
+  bool is_abandoned() const { return is_abandoned_; }
   // The bytes that were copied to a staging buffer first, here or by the plugin.
   int64_t unpinned_bytes() const { return unpinned_bytes_; }
 
@@ -82,18 +100,22 @@ class ChunkedUpload {
   std::unique_ptr<StagingPool::Lease> TakeStaging();
   bool IsTurnOf(const Chunk& chunk) const;
   base::Status AwaitOldest();
+  bool Await(const Chunk& chunk, base::Status* copied);
+  void Abandon(Chunk chunk);
   base::Status Start(Chunk chunk);
 
   const Api api_;
   TransferManager* const transfers_;
   PinnedMemory* const pinned_;
   StagingPool* const staging_;
+  const Limits limits_;
   std::vector<Rest> rests_;
   // The bytes and the index of each tensor that has a chunk to send and none under way.
   std::set<std::pair<size_t, size_t>> waiting_;
   std::deque<Chunk> under_way_;
   size_t under_way_bytes_ = 0;
   int64_t unpinned_bytes_ = 0;
+  bool is_abandoned_ = false;
 };
 
 }  // namespace millpond::pjrt

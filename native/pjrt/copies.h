@@ -1,10 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "native/base/status.h"
 #include "native/pjrt/api.h"
+#include "native/pjrt/keep_for_ever.h"
 
 namespace millpond::pjrt {
 
@@ -28,6 +30,20 @@ class Copies {
       if (!status.ok()) first = std::move(status);
     }
     return first;
+  }
+  // The same, but no wait takes more than `timeout_ns`. Returns false if a copy has not ended by
+  // then: the caller must keep the memory of all of them for ever.
+  bool AwaitFor(int64_t timeout_ns, base::Status* first) {
+    for (; !events_.empty(); events_.pop_back()) {
+      base::Status status;
+      if (!api_.AwaitFor(events_.back(), timeout_ns, "copying", &status)) {
+        for (PJRT_Event* const event : std::exchange(events_, {})) KeepForEver(event);
+        *first = std::move(status);
+        return false;
+      }
+      if (!status.ok()) *first = std::move(status);
+    }
+    return true;
   }
 
  private:

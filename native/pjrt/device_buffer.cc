@@ -16,6 +16,13 @@ base::Status DeviceBuffer::AwaitReady() const {
   return api_.Await(ready.event, "writing a buffer");
 }
 
+bool DeviceBuffer::AwaitReadyFor(int64_t timeout_ns, base::Status* status) const {
+  MILLPOND_PJRT_ARGS(PJRT_Buffer_ReadyEvent, ready);
+  ready.buffer = buffer_;
+  *status = api_.ToStatus(api_->PJRT_Buffer_ReadyEvent(&ready), "waiting for a buffer");
+  return !status->ok() || api_.AwaitFor(ready.event, timeout_ns, "writing a buffer", status);
+}
+
 base::Status DeviceBuffer::CheckParts() const {
   MILLPOND_PJRT_ARGS(PJRT_Buffer_ReadyEvent, ready);
   ready.buffer = buffer_;

@@ -40,6 +40,8 @@ class DeviceBuffer {
 
   // Waits until the accelerator has written the buffer, and returns the error of what wrote it.
   base::Status AwaitReady() const;
+  // The same within `timeout_ns` (Api::AwaitFor).
+  bool AwaitReadyFor(int64_t timeout_ns, base::Status* status) const;
   // Returns the error of a part that was copied to the buffer, before its last part is started: OK
   // if all parts up to now are there or under way. Returns UNIMPLEMENTED if the plugin calls the
   // buffer complete all the same.

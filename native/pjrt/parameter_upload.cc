@@ -4,6 +4,7 @@
 
 #include "native/pjrt/chunked_upload.h"
 #include "native/pjrt/copies.h"
+#include "native/pjrt/keep_for_ever.h"
 
 namespace millpond::pjrt {
 namespace {
@@ -35,6 +36,10 @@ base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const
   auto charge = Charge(wish);
   if (!charge.ok()) return charge.status();
   Scatter(wish.model);
+  if (!lost_.ok()) {
+    KeepForEver(std::make_pair(std::move(charge.value()), std::exchange(buffers_, {})));
+    return lost_;
+  }
   charge.value().SetParts(Parts(/*with_sources=*/false));
   base::Status sent = Send();
   if (sent.ok()) AddTables(wish.model);
@@ -46,6 +51,11 @@ base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const
   }
   plans_.clear();
   std::vector<ParameterCopy::Buffer> buffers = std::exchange(buffers_, {});
+  if (is_abandoned_) {
+    // The device may write to them, and they take its memory.
+    KeepForEver(std::make_pair(std::move(charge.value()), std::move(buffers)));
+    return sent;
+  }
   if (sent.ok()) {
     return std::make_shared<const ParameterCopy>(std::move(charge.value()), std::move(buffers));
   }
@@ -128,17 +138,17 @@ base::StatusOr<DeviceMemory::CopyCharge> ParameterUpload::Charge(const UploadWis
 // are gathered.
 void ParameterUpload::Scatter(const std::string& model) {
   std::optional<ScatterUnderWay> last;
-  for (size_t i = 0; i < plans_.size(); ++i) {
+  for (size_t i = 0; i < plans_.size() && lost_.ok(); ++i) {
     if (plans_[i].scatter == nullptr) continue;
     auto started = StartScatter(i, model);
     // The blocks of the last one may have the memory.
     const bool must_wait = started.status().code() == base::Code::kResourceExhausted && last;
     if (last) FinishScatter(*std::exchange(last, std::nullopt));
-    if (must_wait) started = StartScatter(i, model);
+    if (must_wait && lost_.ok()) started = StartScatter(i, model);
     if (started.ok()) {
       last = {i, std::move(started.value())};
     } else {
-      SendInFull(i, started.status().message());
+      GiveUpScatter(i, started.status());
     }
   }
   if (last) FinishScatter(*last);
@@ -153,8 +163,8 @@ base::StatusOr<std::shared_ptr<RowScatter::Steps>> ParameterUpload::StartScatter
 
 void ParameterUpload::FinishScatter(const ScatterUnderWay& scatter) {
   const auto& [index, steps] = scatter;
-  base::StatusOr<DeviceBuffer> made = RowScatter::Finish(steps.get());
-  if (!made.ok()) return SendInFull(index, made.status().message());
+  base::StatusOr<DeviceBuffer> made = RowScatter::Finish(steps);
+  if (!made.ok()) return GiveUpScatter(index, made.status());
   Plan& plan = plans_[index];
   buffers_[index] = Own(std::move(made.value()));
   const auto row_count = static_cast<int64_t>(plan.found->rows.size());
@@ -163,11 +173,22 @@ void ParameterUpload::FinishScatter(const ScatterUnderWay& scatter) {
   plan.scatter = nullptr;
 }
 
+// Sends a table as a whole, unless the device is gone, and may read its source at any time.
+void ParameterUpload::GiveUpScatter(size_t index, const base::Status& failed) {
+  if (failed.code() != base::Code::kUnavailable) return SendInFull(index, failed.message());
+  KeepForEver(plans_[index].found->buffer);
+  lost_ = failed;
+}
+
 base::Status ParameterUpload::Send() {
   base::Status sent = SendChunks();
   if (sent.code() == base::Code::kUnimplemented) sent = SendTensors();
   MILLPOND_RETURN_IF_ERROR(sent);
-  for (const auto& buffer : buffers_) MILLPOND_RETURN_IF_ERROR(buffer->AwaitReady());
+  for (const auto& buffer : buffers_) {
+    base::Status written;
+    is_abandoned_ = !buffer->AwaitReadyFor(accelerator_.stall_ns(), &written);
+    MILLPOND_RETURN_IF_ERROR(written);
+  }
   return {};
 }
 
@@ -180,12 +201,20 @@ base::Status ParameterUpload::SendChunks() {
     tensors.push_back(parameters_[i]);
   }
   if (tensors.empty()) return {};
-  const auto transfers = accelerator_.MakeTransfers(tensors);
+  auto transfers = accelerator_.MakeTransfers(tensors);
   if (!transfers.ok()) return transfers.status();
   std::vector<DeviceBuffer> made = transfers.value()->TakeBuffers();
+  ChunkedUpload::Limits limits;
+  limits.stall_ns = accelerator_.stall_ns();
   ChunkedUpload upload(accelerator_.api(), transfers.value().get(), accelerator_.pinned().get(),
-                       &accelerator_.upload_staging());
-  MILLPOND_RETURN_IF_ERROR(upload.Send(tensors, made));
+                       &accelerator_.upload_staging(), limits);
+  base::Status copied = upload.Send(tensors, made);
+  if (upload.is_abandoned()) {
+    is_abandoned_ = true;
+    KeepForEver(std::make_pair(std::move(transfers.value()), std::move(made)));
+    return copied;
+  }
+  MILLPOND_RETURN_IF_ERROR(copied);
   unpinned_bytes_ += upload.unpinned_bytes();
   for (size_t i = 0; i < tensors.size(); ++i) {
     sent_bytes_ += static_cast<int64_t>(tensors[i].bytes);

@@ -57,7 +57,8 @@ class ParameterUpload {
                   const RowScatters& scatters);
 
   // Makes the copy, and waits until it is complete. Returns RESOURCE_EXHAUSTED if it does not fit,
-  // and the plugin's errors; then it leaves nothing there.
+  // and the plugin's errors; then it leaves nothing there. Returns UNAVAILABLE if the device is
+  // gone; what it has is kept for ever then.
   base::StatusOr<std::shared_ptr<const ParameterCopy>> Make(const UploadWish& wish);
 
   // The bytes that were sent, and those of them that came from memory that was not pinned.
@@ -86,6 +87,7 @@ class ParameterUpload {
   base::StatusOr<std::shared_ptr<RowScatter::Steps>> StartScatter(size_t index,
                                                                   const std::string& model);
   void FinishScatter(const ScatterUnderWay& scatter);
+  void GiveUpScatter(size_t index, const base::Status& failed);
   base::Status Send();
   base::Status SendChunks();
   base::Status SendTensors();
@@ -99,6 +101,8 @@ class ParameterUpload {
   int64_t sent_bytes_ = 0;
   int64_t unpinned_bytes_ = 0;
   std::string full_reason_;
+  bool is_abandoned_ = false;  // by a device that is gone
+  base::Status lost_;          // the error of a table's rows if it is
 };
 
 }  // namespace millpond::pjrt

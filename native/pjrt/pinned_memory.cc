@@ -51,7 +51,12 @@ void PinnedMemory::Unpin(std::byte* start, size_t bytes) {
     std::unique_lock lock(mutex_);
     // No new lease finds the piece, and those that are there keep its address.
     const auto piece = pieces_.extract(start);
-    returned_.wait(lock, [&] { return piece.mapped().lease_count == 0; });
+    const Piece& left = piece.mapped();
+    returned_.wait(lock, [&] { return left.lease_count == left.abandoned_count; });
+    if (left.abandoned_count > 0) {
+      has_failed_.store(true);
+      return;
+    }
   }
   if (Call(*client_, start, 0).Make(&thread_)) {
     budget_.Return(static_cast<int64_t>(bytes));
@@ -68,6 +73,14 @@ PinnedMemory::Lease PinnedMemory::Take(const std::byte* place) {
   if (place >= start + piece.bytes) return {};
   ++piece.lease_count;
   return {this, &piece, start + piece.bytes};
+}
+
+void PinnedMemory::Abandon(Piece* piece) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++piece->abandoned_count;
+  }
+  returned_.notify_all();
 }
 
 void PinnedMemory::Return(Piece* piece) {

@@ -34,7 +34,8 @@ class PinnedMemory final : public memory::PagePinner {
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
   bool Pin(std::byte* start, size_t bytes) override;
-  // Waits for the end of the leases of the piece. If the driver refuses, as after the loss of a
+  // Waits for the end of the leases of the piece, but for abandoned ones. If there are some, or if
+  // the driver refuses, as after the loss of a
   // device, the piece counts to the end, because its pages may be held, and nothing is pinned any
   // more.
   void Unpin(std::byte* start, size_t bytes) override;
@@ -49,10 +50,12 @@ class PinnedMemory final : public memory::PagePinner {
   struct Piece {
     size_t bytes = 0;
     int lease_count = 0;
+    int abandoned_count = 0;  // of these
   };
   class Call;
 
   void Return(Piece* piece);
+  void Abandon(Piece* piece);
 
   const std::shared_ptr<const Client> client_;
   base::ByteBudget budget_;
@@ -76,6 +79,10 @@ class PinnedMemory::Lease {
       : memory_(other.memory_), piece_(std::exchange(other.piece_, nullptr)), end_(other.end_) {}
   Lease& operator=(Lease&&) = delete;
 
+  // Ends the lease, of a copy that may never end: the piece is not unpinned any more.
+  void Abandon() {
+    if (piece_ != nullptr) memory_->Abandon(std::exchange(piece_, nullptr));
+  }
   // The end of the piece; null if the lease is empty.
   const std::byte* end() const { return end_; }
 

@@ -84,8 +84,8 @@ class RowScatter::Steps {
       blocks_[i] = own_[i].get();
     }
   }
-  // After an error, a step may be under way. Its memory is charged until nothing uses it.
-  ~Steps() { static_cast<void>(Await()); }
+  // Nothing is under way any more, after an error either: its memory is charged until then.
+  ~Steps() = default;
   Steps(const Steps&) = delete;
   Steps& operator=(const Steps&) = delete;
 
@@ -119,13 +119,19 @@ class RowScatter::Steps {
     return {base::Code::kUnimplemented, "the plugin copies a table in each step"};
   }
 
-  // Waits for the end of all steps, and frees their blocks.
+  // Waits for the end of all steps, and frees their blocks. Returns UNAVAILABLE if the device is
+  // gone, and so does each later call.
   base::Status Await() {
-    base::Status copied = copies_.Await();
-    const base::Status written = table_ ? table_->AwaitReady() : base::Status();
-    device_blocks_.clear();
+    if (is_gone_) return {base::Code::kUnavailable, "the accelerator counts as lost"};
+    base::Status copied;
+    base::Status written;
+    is_gone_ = !copies_.AwaitFor(accelerator_.stall_ns(), &copied) ||
+               (table_ && !table_->AwaitReadyFor(accelerator_.stall_ns(), &written));
+    if (!is_gone_) device_blocks_.clear();
     return copied.ok() ? written : copied;
   }
+  // True if the device may use the blocks and the tables at any time.
+  bool is_gone() const { return is_gone_; }
 
   DeviceBuffer TakeTable() { return std::move(*std::exchange(table_, std::nullopt)); }
 
@@ -141,6 +147,7 @@ class RowScatter::Steps {
   Copies copies_;
   std::vector<DeviceBuffer> device_blocks_;
   std::optional<DeviceBuffer> table_;  // the result of the last step
+  bool is_gone_ = false;
 };
 
 std::vector<int64_t> RowScatter::SizesFor(const HostTensor& tensor) {
@@ -197,14 +204,24 @@ base::StatusOr<std::shared_ptr<RowScatter::Steps>> RowScatter::Start(
   for (int64_t done = 0; done < row_count;) {
     const int64_t size = SizeFor(row_count - done);
     const int64_t count = std::min(size, row_count - done);
-    MILLPOND_RETURN_IF_ERROR(steps->Take(*programs_.at(size), rows.data() + done, count, size));
+    base::Status taken = steps->Take(*programs_.at(size), rows.data() + done, count, size);
+    if (!taken.ok()) return Ended(std::move(steps), std::move(taken));
     done += count;
   }
   return steps;
 }
 
-base::StatusOr<DeviceBuffer> RowScatter::Finish(Steps* steps) {
-  MILLPOND_RETURN_IF_ERROR(steps->Await());
+// Ends steps of which one has failed, and returns its error, or that of a device that is gone.
+base::Status RowScatter::Ended(std::shared_ptr<Steps> steps, base::Status failed) {
+  base::Status ended = steps->Await();
+  if (!steps->is_gone()) return failed;
+  KeepForEver(std::move(steps));
+  return ended;
+}
+
+base::StatusOr<DeviceBuffer> RowScatter::Finish(std::shared_ptr<Steps> steps) {
+  base::Status ended = steps->Await();
+  if (!ended.ok()) return Ended(std::move(steps), std::move(ended));
   return steps->TakeTable();
 }
 

@@ -50,15 +50,17 @@ class RowScatter {
   // Starts to make a copy of `source` that has the `rows` of `tensor`, 1 or more, ascending. The
   // last steps are still under way afterwards. `source` stays as it is. Charges `model` the blocks
   // while they are there. Returns RESOURCE_EXHAUSTED if there is no memory for them, and the
-  // plugin's errors.
+  // plugin's errors. Returns UNAVAILABLE if the device is gone: `source` must be kept for ever
+  // then.
   base::StatusOr<std::shared_ptr<Steps>> Start(const Accelerator& accelerator,
                                                const std::string& model, const DeviceBuffer& source,
                                                const std::vector<int64_t>& rows,
                                                const HostTensor& tensor) const;
-  // Waits for the end, and returns the table, which is complete, or the plugin's error.
-  static base::StatusOr<DeviceBuffer> Finish(Steps* steps);
+  // Waits for the end, and returns the table, which is complete, or an error as Start does.
+  static base::StatusOr<DeviceBuffer> Finish(std::shared_ptr<Steps> steps);
 
  private:
+  static base::Status Ended(std::shared_ptr<Steps> steps, base::Status failed);
   // Returns the size of the next step if `row_count` rows are left: the largest that they fill to
   // the half. A step has its own cost, and a row in vain costs little.
   int64_t SizeFor(int64_t row_count) const;

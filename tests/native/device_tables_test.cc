@@ -151,8 +151,9 @@ class DeviceTablesTest : public ::testing::Test {
     *controls_ = {};
   }
 
-  void Open(int64_t memory_bytes_max = 0) {
+  void Open(int64_t memory_bytes_max = 0, int64_t stall_ns = AcceleratorOptions().stall_ns) {
     AcceleratorOptions options;
+    options.stall_ns = stall_ns;
     options.idle_ns = 0;
     options.memory_bytes_max = memory_bytes_max;
     accelerator_ =
@@ -282,6 +283,25 @@ TEST_F(DeviceTablesTest, AFailedStepSendsTheWholeTable) {
     before->ExpectThere();
     after->ExpectThere();
   }
+}
+
+TEST_F(DeviceTablesTest, ADeviceThatIsGoneFailsTheUpload) {
+  Open(/*memory_bytes_max=*/0, /*stall_ns=*/50'000'000);
+  auto before = Make({{"a", {3}, 5}});
+  ASSERT_TRUE(before->Upload().ok());
+  // Two steps, which are awaited together, and three, of which the last waits for the others.
+  for (const int64_t row_count : {600, 700}) {
+    auto after = Make({{"a", Rows(row_count), 6}});
+    controls_->run_ns = int64_t{1} << 60U;
+    EXPECT_EQ(after->Upload().code(), base::Code::kUnavailable);
+    EXPECT_EQ(after->parameters().Pin(), nullptr);
+    controls_->run_ns = 0;
+  }
+  before->ExpectThere();
+  before.reset();
+  EXPECT_GT(charged(), 2 * kTableBytes) << "the device may still write to both tables";
+  accelerator_.reset();
+  *controls_ = {};  // what the device has is never freed
 }
 
 // A table in each step would take memory that is charged to no one.

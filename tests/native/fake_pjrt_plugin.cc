@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -242,6 +243,7 @@ PJRT_Error* ClientDestroy(PJRT_Client_Destroy_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
   freed_buffers.clear();
   free_memory.clear();
+  pinned.clear();
   controls.live_clients -= 1;
   delete args->client;
   return nullptr;
@@ -799,6 +801,7 @@ PJRT_Error* StartScatter(const PJRT_LoadedExecutable& program, const PJRT_Execut
   };
   if (late == nullptr) {
     work();
+    (*output)->ready_ns = millpond::base::MonotonicNs() + controls.run_ns;
     return nullptr;
   }
   const auto late_work = [work, fault = LateFault()] {
@@ -879,6 +882,14 @@ PJRT_Error* EventAwait(PJRT_Event_Await_Args* args) {
   if (event.copy != nullptr) std::exchange(event.copy, nullptr)();
   return nullptr;
 }
+PJRT_Error* EventOnReady(PJRT_Event_OnReady_Args* args) {
+  std::thread([event = args->event, callback = args->callback, own = args->user_arg] {
+    PJRT_Event_Await_Args await{};
+    await.event = event;
+    callback(EventAwait(&await), own);
+  }).detach();
+  return nullptr;
+}
 PJRT_Error* EventDestroy(PJRT_Event_Destroy_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
   controls.live_events -= 1;
@@ -901,6 +912,7 @@ PJRT_Api MakeTable() {
   table.PJRT_Plugin_Attributes = PluginAttributes;
   table.PJRT_Event_Await = EventAwait;
   table.PJRT_Event_IsReady = EventIsReady;
+  table.PJRT_Event_OnReady = EventOnReady;
   table.PJRT_Event_Destroy = EventDestroy;
   table.PJRT_TopologyDescription_Create = TopologyCreate;
   table.PJRT_TopologyDescription_Destroy = TopologyDestroy;

@@ -68,8 +68,9 @@ class UploadTest : public ::testing::Test {
   }
 
   // Opens the accelerator with the controls that are set now.
-  void Open(int64_t pinned_bytes_max = -1) {
+  void Open(int64_t pinned_bytes_max = -1, int64_t stall_ns = ChunkedUpload::kStallNs) {
     AcceleratorOptions options;
+    options.stall_ns = stall_ns;
     options.idle_ns = 0;
     options.pinned_bytes_max = pinned_bytes_max;
     accelerator_ =
@@ -221,6 +222,35 @@ TEST_F(UploadTest, AFailureAtAnyChunkLeavesNothing) {
 
 // The tensor with the most bytes left has one of the two places until the end. So the link rests
 // only if one tensor is larger than all others together.
+TEST_F(UploadTest, ADeviceThatIsGoneFailsTheUpload) {
+  Open(/*pinned_bytes_max=*/-1, /*stall_ns=*/50'000'000);
+  for (const size_t pinned_bytes : {24 * kMiB, size_t{0}}) {
+    auto slab = MakeSlab(24 * kMiB, pinned_bytes);
+    const std::vector<HostTensor> tensors = {TensorAt(slab->start(), 10 * kMiB),
+                                             TensorAt(slab->start() + 11 * kMiB, 13 * kMiB)};
+    controls_->transfer_in_ns = int64_t{1} << 60U;
+    auto parameters = Make(tensors);
+    const base::Status uploaded = parameters->Upload(/*run_bytes=*/0);
+    EXPECT_EQ(uploaded.code(), Code::kUnavailable) << uploaded.message();
+    EXPECT_NE(uploaded.message().find("counts as lost"), std::string::npos) << uploaded.message();
+    EXPECT_EQ(parameters->Pin(), nullptr);
+    controls_->transfer_in_ns = 0;
+    // The version's end waits for nothing, and the driver keeps what it may read.
+    parameters.reset();
+    const int64_t pins = controls_->live_pins;
+    slab.reset();
+    EXPECT_GT(controls_->live_pins, 0);
+    EXPECT_LE(controls_->live_pins, pins);
+  }
+  EXPECT_EQ(accelerator_->memory().ChargedBytes("model").first, 2 * 23 * kMiB)
+      << "the device may still write there";
+  // Later uploads do not suffer from it.
+  const auto slab = MakeSlab(8 * kMiB, 0);
+  UploadAll({TensorAt(slab->start(), 8 * kMiB)});
+  accelerator_.reset();
+  *controls_ = {};  // what the device has is never freed
+}
+
 TEST_F(UploadTest, TwoTensorsShareTheLinkToTheEnd) {
   controls_->transfer_in_ns = 1'000'000;
   Open();
