@@ -210,7 +210,9 @@ class AcceleratorUse:
                 self.autotuning is not None,
             )
             count, missing = load.list_programs()
+            missing_count = len(missing)
             left = self._compile(servable_id, load, accelerators[0], missing, cancellation)
+            del missing  # the programs have their constants
             signatures = load.use_accelerator()
         except status_error as error:
             if needs.is_needed:
@@ -226,8 +228,8 @@ class AcceleratorUse:
                 f'"pjrt" ({reasons}); set platform = "auto", or export a graph that XLA compiles'
             )
         return AppliedPrograms(
-            cached_count=count - len(missing),
-            process_count=len(missing) - left,
+            cached_count=count - missing_count,
+            process_count=missing_count - left,
             server_count=load.compiled_program_count,
             untuned_count=sum(len(signature.untuned_rows) for signature in signatures),
         )

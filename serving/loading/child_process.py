@@ -126,7 +126,8 @@ class ChildRuns:
             # A file, because a process may wait for the reader of a full pipe.
             with os.fdopen(os.memfd_create("stderr"), "rb+", buffering=0) as stderr:
                 status = self._run(spawn(stderr.fileno()), cancellation)
-                stderr.seek(0)
+                # A character has four bytes at most, and a process may have said gigabytes.
+                stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - 4 * _STDERR_CHARACTERS))
                 said = stderr.read().decode(errors="replace").strip()[-_STDERR_CHARACTERS:]
             reason = self._reason(status)
         except OSError as error:

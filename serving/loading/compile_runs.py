@@ -24,7 +24,7 @@ from serving.loading.program_process import UNABLE, Arguments, spawn_programs
 _log = structlog.get_logger(__name__)
 
 _UNABLE_MAX = 2
-"""After so many processes in a row without a compiler, the server compiles for itself, and its loads wait for none."""
+"""After so many processes in a row that began no program, the server compiles for itself, and loads wait for none."""
 
 _ENDED_BY_PEOPLE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 
@@ -97,11 +97,11 @@ class CompileRuns:
             raise _cancelled(servable_id)
         try:
             end, begun = self._compile(accelerator, programs, cancellation)
+            if cancellation.is_cancelled:
+                raise _cancelled(servable_id)
+            self._count(end, begun)
         finally:
             self._end_turn()
-        if cancellation.is_cancelled:
-            raise _cancelled(servable_id)
-        self._count(end, begun)
         error = _refusal(servable_id, end, programs[:begun])
         if error is not None:
             raise error
@@ -140,8 +140,19 @@ class CompileRuns:
             return end, os.fstat(begun.fileno()).st_size
 
     def _count(self, end: ChildEnd, begun: int) -> None:
-        is_unable = end.status == UNABLE or (begun == 0 and (end.status or 0) < 0)
-        self._unable_count = self._unable_count + 1 if is_unable else 0
+        """Counts a process that ended, or had to be killed, before its first program."""
+        is_unable = end.status == UNABLE or (begun == 0 and (end.status is None or end.status < 0))
+        if not is_unable:
+            self._unable_count = 0
+        elif not end.is_old:
+            self._unable_count += 1
+            if self._unable_count == _UNABLE_MAX:
+                _log.warning(
+                    "compile_process_given_up",
+                    reason=end.reason,
+                    stderr=end.said,
+                    consequence="the server compiles programs itself until its next start, and requests wait meanwhile",
+                )
 
 
 def _spawn(arguments: Arguments, programs: Sequence[bytes], stderr: int) -> Child:
@@ -167,7 +178,8 @@ def _refusal(
     return FailedPrecondition(
         f"{servable_id}: the compiler of the accelerator's plugin crashed ({_signal_name(-end.status)}) on a program "
         f'({program}), which would have ended the server; set platform = "tensorflow" for the model, so that it runs '
-        f"on the CPU, or leave these rows out of --accelerator_rows, or install another plugin: {end.said}"
+        "on the CPU, or leave these rows out of --accelerator_rows, or install another plugin; if the crash comes of "
+        f"the process alone, --accelerator_compile_process=false leaves it out: {end.said}"
     )
 
 

@@ -36,6 +36,9 @@ _PATIENCE_SECONDS = 20.0
 _STARVING_SHARE = 0.2
 """At idle priority it starves if it has less than this share of a core for so long: requests take all cores."""
 
+_OOM_SCORE = "1000"
+"""The kernel ends this process first if memory is short, and not the server, which is larger and answers requests."""
+
 _MODULE = "serving.loading.program_process"
 
 NO_FILE = -1
@@ -89,9 +92,6 @@ def main(texts: Sequence[str]) -> int:
     """Compiles the programs into the cache. Returns 1, after the errors on standard error, if some fail."""
     stop_at_eof(sys.stdin.fileno(), partial(os._exit, 1))
     arguments = Arguments.of(texts[0])
-    if arguments.priority == IDLE:
-        # It begins here, so it keeps its priority.
-        threading.Thread(target=raise_if_starving, args=(SystemClock(),), daemon=True).start()
     _give_way(arguments.priority)
     try:
         compiler = _open(arguments)
@@ -131,13 +131,44 @@ def _compile(arguments: Arguments, compiler: AheadCompiler) -> int:
 
 
 def _give_way(priority: str) -> None:
-    """Leaves the cores to the server's threads, and a terminal's signals to the server."""
+    """Leaves the cores and the memory to the server, and a terminal's signals too."""
     # A session of its own would be a group of the kernel's scheduler, too, in which no priority counts for others.
     os.setpgid(0, 0)
     os.nice(_NICE)
-    with suppress(OSError):  # as of a sandbox
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write(_OOM_SCORE)
+    if priority != IDLE:
+        with suppress(OSError):  # as of a sandbox
+            lower_thread(0, priority)
+    elif _may_rise():
+        # It begins before this thread is lowered, so it keeps its priority.
+        threading.Thread(target=raise_if_starving, args=(SystemClock(),), daemon=True).start()
         lower_thread(0, priority)
     os.sched_setaffinity(0, few_cores(sorted(os.sched_getaffinity(0))))
+
+
+def _may_rise() -> bool:
+    """Tries on a thread of its own if the system lets a thread leave idle priority again.
+
+    It does with CAP_SYS_NICE only. Without, a process of idle priority could starve for ever beside busy requests.
+    """
+    risen = []
+
+    def try_it() -> None:
+        with suppress(OSError):
+            lower_thread(0, IDLE)
+            _raise(0)
+            risen.append(True)
+
+    thread = threading.Thread(target=try_it)
+    thread.start()
+    thread.join()
+    return bool(risen)
+
+
+def _raise(thread_id: int) -> None:
+    """Gives a thread the usual policy, at its nice value. Raises OSError."""
+    os.sched_setscheduler(thread_id, os.SCHED_OTHER, os.sched_param(0))
 
 
 def raise_if_starving(clock: Clock) -> None:
@@ -147,17 +178,9 @@ def raise_if_starving(clock: Clock) -> None:
         pause(clock, _PATIENCE_SECONDS)
         if _cpu_seconds() - before_seconds < _PATIENCE_SECONDS * _STARVING_SHARE:
             break
-    try:
-        for thread in os.listdir("/proc/self/task"):
-            with suppress(ProcessLookupError):
-                os.sched_setscheduler(int(thread), os.SCHED_OTHER, os.sched_param(0))
-    except OSError as error:
-        print(
-            f"it starves at idle priority, and cannot be raised ({error.strerror}); use --load_priority=normal, or "
-            "give the server CAP_SYS_NICE",
-            file=sys.stderr,
-            flush=True,
-        )
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):
+            _raise(int(thread))
 
 
 def _cpu_seconds() -> float:

@@ -124,7 +124,26 @@ def test_a_process_without_a_compiler_is_given_up(status: int):
         assert started.runs.may_compile(ACCELERATOR), "it may have been short of something"
         started.run()
     assert not started.runs.may_compile(ACCELERATOR)
-    assert [line["event"] for line in logs] == ["programs_left_to_server"] * 2
+    left = "programs_left_to_server"
+    assert [line["event"] for line in logs] == [left, "compile_process_given_up", left]
+
+
+def test_a_process_that_hangs_at_once_is_given_up():
+    started = Started(replace(SETTINGS, seconds_max=0.01))
+    started.status, started.begun = None, 0
+    with capture_logs():
+        started.run()
+        started.run()
+    assert not started.runs.may_compile(ACCELERATOR), "each load would wait as long"
+
+
+def test_a_hang_in_a_program_gives_nothing_up():
+    started = Started(replace(SETTINGS, seconds_max=0.01))
+    started.status = None
+    with capture_logs():
+        for _ in range(3):
+            started.run()
+    assert started.runs.may_compile(ACCELERATOR)
 
 
 def test_a_compiler_that_comes_back_is_not_given_up():
