@@ -301,7 +301,8 @@ void RequestThreads::Run(Thread* self, ThreadGroup* group,
     const std::lock_guard<std::mutex> lock(self->call_mutex);
     self->call = call;
   }
-  self->is_counted.store(self->charge.threads != nullptr, std::memory_order_relaxed);
+  const bool needs_none = self->charge.model == kNoSuchModelKey;
+  self->is_counted.store(self->charge.threads != nullptr || needs_none, std::memory_order_relaxed);
   self->busy_since_ns.store(begin_ns);
   bool is_greedy = false;
   {

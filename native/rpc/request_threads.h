@@ -188,7 +188,7 @@ class RequestThreads final {
     ThreadGroup* group = nullptr;  // whose requests it runs first
     size_t core = 0;  // a regular thread's, of those of its group; beyond them: a spare one's
     std::atomic<pid_t> id{0};
-    std::atomic<bool> is_counted{false};            // its run, among the threads of its model
+    std::atomic<bool> is_counted{false};            // its run, if its model's threads are
     std::atomic<int64_t> busy_since_ns{0};          // 0: runs no request
     std::atomic<int64_t> modest_ns{INT64_MIN / 2};  // when its last run ended that was not greedy
     std::atomic<bool> gives_way{false};             // has a lower priority, and ends after its run
