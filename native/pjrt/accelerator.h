@@ -36,8 +36,8 @@ struct AcceleratorOptions {
   // The most memory of this process that is pinned for uploads to all devices; -1: half of the
   // machine's.
   int64_t pinned_bytes_max = -1;
-  // A device that ends no chunk of an upload for so long is gone.
-  int64_t stall_ns = 30'000'000'000;
+  // A device that ends no copy of an upload for so long is gone.
+  int64_t stall_ns = kStallNs;
   // The most that a run waits for its turn.
   int64_t wait_ns_max = DeviceTurns::kWaitNsMax;
 };
@@ -131,6 +131,10 @@ class Accelerator {
   // Buffers of ChunkedUpload::kChunkBytes, for parameters in memory that is not pinned.
   StagingPool& upload_staging() const { return *upload_staging_; }
   int64_t stall_ns() const { return stall_ns_; }
+  // An upload was abandoned, because nothing of it ended for stall_ns. What it holds is kept for
+  // ever, so there is no other upload.
+  void CountAsLost() const { is_lost_.store(true); }
+  bool is_lost() const { return is_lost_.load(); }
 
   // The most memory of this process that the staging buffers of all programs take.
   static constexpr int64_t kStagingBytesMax = int64_t{256} << 20U;
@@ -177,6 +181,7 @@ class Accelerator {
   std::string compile_options_;
   bool is_one_of_several_ = false;
   mutable std::atomic<bool> is_failing_{false};
+  mutable std::atomic<bool> is_lost_{false};
   mutable std::atomic<bool> autotunes_{true};
   mutable std::atomic<int64_t> compiled_count_{0};
   mutable std::atomic<int64_t> loaded_count_{0};

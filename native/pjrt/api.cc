@@ -96,7 +96,10 @@ bool Api::AwaitFor(PJRT_Event* event, int64_t timeout_ns, const std::string& whi
   auto own = std::make_unique<EventEnd::Pointer>(end);
   ready.user_arg = own.get();
   *status = ToStatus(table_->PJRT_Event_OnReady(&ready), while_doing);
-  if (!status->ok()) return true;
+  if (!status->ok()) {
+    *status = Await(event, while_doing);
+    return true;
+  }
   static_cast<void>(own.release());  // the callback's
   if (end->AwaitFor(timeout_ns, status)) {
     Free(event);

@@ -21,6 +21,9 @@
 
 namespace millpond::pjrt {
 
+// A device that ends no copy for so long is gone.
+constexpr int64_t kStallNs = 30'000'000'000;
+
 // The functions of a plugin: https://openxla.org/xla/pjrt/cpp_api_overview. A plugin is never
 // unloaded, because plugins start threads that do not end.
 //

@@ -8,12 +8,19 @@
 
 namespace millpond::pjrt {
 
-ChunkedUpload::~ChunkedUpload() {
-  while (!under_way_.empty()) static_cast<void>(AwaitOldest());
-}
-
 base::Status ChunkedUpload::Send(const std::vector<HostTensor>& tensors,
                                  const std::vector<DeviceBuffer>& buffers) {
+  base::Status sent = SendAll(tensors, buffers);
+  // After an error too, because the caller then asks if the device is gone.
+  while (!under_way_.empty()) {
+    base::Status copied = AwaitOldest();
+    if (sent.ok()) sent = std::move(copied);
+  }
+  return sent;
+}
+
+base::Status ChunkedUpload::SendAll(const std::vector<HostTensor>& tensors,
+                                    const std::vector<DeviceBuffer>& buffers) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto* const from = static_cast<const std::byte*>(tensors[i].elements);
     rests_.push_back({&buffers[i], from, 0, tensors[i].bytes, false});
@@ -23,13 +30,11 @@ base::Status ChunkedUpload::Send(const std::vector<HostTensor>& tensors,
   for (;;) {
     while (!HasRoom()) MILLPOND_RETURN_IF_ERROR(AwaitOldest());
     const std::optional<size_t> next = Next();
-    if (!next) break;
+    if (!next) return {};
     Chunk chunk = Prepare(*next);
     while (!IsTurnOf(chunk)) MILLPOND_RETURN_IF_ERROR(AwaitOldest());
     MILLPOND_RETURN_IF_ERROR(Start(std::move(chunk)));
   }
-  while (!under_way_.empty()) MILLPOND_RETURN_IF_ERROR(AwaitOldest());
-  return {};
 }
 
 bool ChunkedUpload::HasRoom() const {

@@ -37,7 +37,6 @@ class ChunkedUpload {
  public:
   // 80 µs of a link of 52 GB/s.
   static constexpr size_t kChunkBytes = size_t{4} << 20U;
-  static constexpr int64_t kStallNs = 30'000'000'000;
   // The most that is under way at once: the number of chunks, and the bytes of each.
   struct Limits {
     size_t chunk_bytes = kChunkBytes;
@@ -59,16 +58,15 @@ class ChunkedUpload {
   ChunkedUpload(const Api& api, TransferManager* transfers, PinnedMemory* pinned,
                 StagingPool* staging, const Limits& limits)
       : api_(api), transfers_(transfers), pinned_(pinned), staging_(staging), limits_(limits) {}
-  ~ChunkedUpload();
   ChunkedUpload(const ChunkedUpload&) = delete;
   ChunkedUpload& operator=(const ChunkedUpload&) = delete;
 
-  // Copies `tensors` to `buffers`, the ones of the transfer manager, and waits for the end. Returns
-  // the first error, after which nothing is started any more. Called once.
+  // Copies `tensors` to `buffers`, the ones of the transfer manager, and waits for the end of all
+  // chunks. Returns the first error, after which nothing is started any more. Called once.
   //
-  // Returns UNAVAILABLE if the device is gone. Its chunks may be read at any time then, so what
-  // they are read from stays pinned, and they are not waited for. The caller must keep the buffers
-  // and the transfer manager for ever.
+  // If the device is gone, it may read its chunks at any time, so what they are read from stays
+  // pinned, and no wait for one takes more than a stall. If the upload is_abandoned by then, the
+  // caller must keep the buffers and the transfer manager for ever.
   base::Status Send(const std::vector<HostTensor>& tensors,
                     const std::vector<DeviceBuffer>& buffers);
   bool is_abandoned() const { return is_abandoned_; }
@@ -94,6 +92,8 @@ class ChunkedUpload {
     PJRT_Event* copied = nullptr;
   };
 
+  base::Status SendAll(const std::vector<HostTensor>& tensors,
+                       const std::vector<DeviceBuffer>& buffers);
   bool HasRoom() const;
   std::optional<size_t> Next() const;
   Chunk Prepare(size_t index);

@@ -34,9 +34,11 @@ class Copies {
   // The same, but no wait takes more than `timeout_ns`. Returns false if a copy has not ended by
   // then: the caller must keep the memory of all of them for ever.
   bool AwaitFor(int64_t timeout_ns, base::Status* first) {
-    for (; !events_.empty(); events_.pop_back()) {
+    while (!events_.empty()) {
+      PJRT_Event* const last = events_.back();
+      events_.pop_back();
       base::Status status;
-      if (!api_.AwaitFor(events_.back(), timeout_ns, "copying", &status)) {
+      if (!api_.AwaitFor(last, timeout_ns, "copying", &status)) {
         for (PJRT_Event* const event : std::exchange(events_, {})) KeepForEver(event);
         *first = std::move(status);
         return false;

@@ -30,6 +30,12 @@ ParameterUpload::ParameterUpload(const Accelerator& accelerator,
       buffers_(parameters.size()) {}
 
 base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const UploadWish& wish) {
+  // Each upload would wait as long, and keep as much for ever.
+  if (accelerator_.is_lost()) {
+    return base::Status(base::Code::kUnavailable,
+                        "the accelerator counts as lost, because an earlier upload has not ended; "
+                        "look at the device, and start the server anew");
+  }
   MakePlans(wish.model);
   const bool is_first =
       wish.is_of_load && accelerator_.memory().ChargedBytes(wish.model).first == 0;
@@ -52,6 +58,7 @@ base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const
   plans_.clear();
   std::vector<ParameterCopy::Buffer> buffers = std::exchange(buffers_, {});
   if (is_abandoned_) {
+    accelerator_.CountAsLost();
     // The device may write to them, and they take its memory.
     KeepForEver(std::make_pair(std::move(charge.value()), std::move(buffers)));
     return sent;
@@ -175,7 +182,7 @@ void ParameterUpload::FinishScatter(const ScatterUnderWay& scatter) {
 
 // Sends a table as a whole, unless the device is gone, and may read its source at any time.
 void ParameterUpload::GiveUpScatter(size_t index, const base::Status& failed) {
-  if (failed.code() != base::Code::kUnavailable) return SendInFull(index, failed.message());
+  if (!accelerator_.is_lost()) return SendInFull(index, failed.message());
   KeepForEver(plans_[index].found->buffer);
   lost_ = failed;
 }

@@ -132,6 +132,7 @@ class RowScatter::Steps {
   }
   // True if the device may use the blocks and the tables at any time.
   bool is_gone() const { return is_gone_; }
+  const Accelerator& accelerator() const { return accelerator_; }
 
   DeviceBuffer TakeTable() { return std::move(*std::exchange(table_, std::nullopt)); }
 
@@ -215,6 +216,7 @@ base::StatusOr<std::shared_ptr<RowScatter::Steps>> RowScatter::Start(
 base::Status RowScatter::Ended(std::shared_ptr<Steps> steps, base::Status failed) {
   base::Status ended = steps->Await();
   if (!steps->is_gone()) return failed;
+  steps->accelerator().CountAsLost();
   KeepForEver(std::move(steps));
   return ended;
 }

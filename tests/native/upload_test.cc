@@ -68,7 +68,7 @@ class UploadTest : public ::testing::Test {
   }
 
   // Opens the accelerator with the controls that are set now.
-  void Open(int64_t pinned_bytes_max = -1, int64_t stall_ns = ChunkedUpload::kStallNs) {
+  void Open(int64_t pinned_bytes_max = -1, int64_t stall_ns = kStallNs) {
     AcceleratorOptions options;
     options.stall_ns = stall_ns;
     options.idle_ns = 0;
@@ -220,11 +220,25 @@ TEST_F(UploadTest, AFailureAtAnyChunkLeavesNothing) {
   }
 }
 
-// The tensor with the most bytes left has one of the two places until the end. So the link rests
-// only if one tensor is larger than all others together.
-TEST_F(UploadTest, ADeviceThatIsGoneFailsTheUpload) {
-  Open(/*pinned_bytes_max=*/-1, /*stall_ns=*/50'000'000);
+// Ends an accelerator on which something is under way for ever, which is never freed.
+class GoneDeviceTest : public UploadTest {
+ protected:
+  ~GoneDeviceTest() override {
+    accelerator_.reset();
+    *controls_ = {};
+  }
+
+  void OpenAnew() {
+    accelerator_.reset();
+    *controls_ = {};
+    Open(/*pinned_bytes_max=*/-1, /*stall_ns=*/50'000'000);
+  }
+  int64_t ChargedBytes() const { return accelerator_->memory().ChargedBytes("model").first; }
+};
+
+TEST_F(GoneDeviceTest, FailsTheUploadAndAllLaterOnes) {
   for (const size_t pinned_bytes : {24 * kMiB, size_t{0}}) {
+    OpenAnew();
     auto slab = MakeSlab(24 * kMiB, pinned_bytes);
     const std::vector<HostTensor> tensors = {TensorAt(slab->start(), 10 * kMiB),
                                              TensorAt(slab->start() + 11 * kMiB, 13 * kMiB)};
@@ -241,16 +255,39 @@ TEST_F(UploadTest, ADeviceThatIsGoneFailsTheUpload) {
     slab.reset();
     EXPECT_GT(controls_->live_pins, 0);
     EXPECT_LE(controls_->live_pins, pins);
+    EXPECT_EQ(ChargedBytes(), 23 * kMiB) << "the device may still write there";
+    // A later upload would wait as long, and keep as much.
+    const int64_t part_count = controls_->part_count;
+    const auto next = MakeSlab(8 * kMiB, 0);
+    auto later = Make({TensorAt(next->start(), 8 * kMiB)});
+    const base::Status refused = later->Upload(/*run_bytes=*/0);
+    EXPECT_EQ(refused.code(), Code::kUnavailable);
+    EXPECT_NE(refused.message().find("start the server anew"), std::string::npos);
+    EXPECT_EQ(controls_->part_count, part_count);
+    EXPECT_EQ(ChargedBytes(), 23 * kMiB);
   }
-  EXPECT_EQ(accelerator_->memory().ChargedBytes("model").first, 2 * 23 * kMiB)
-      << "the device may still write there";
-  // Later uploads do not suffer from it.
-  const auto slab = MakeSlab(8 * kMiB, 0);
-  UploadAll({TensorAt(slab->start(), 8 * kMiB)});
-  accelerator_.reset();
-  *controls_ = {};  // what the device has is never freed
 }
 
+// An error ends the upload while another chunk is under way, which never ends.
+TEST_F(GoneDeviceTest, KeepsWhatAFailedUploadLeavesUnderWay) {
+  OpenAnew();
+  auto slab = MakeSlab(24 * kMiB, 24 * kMiB);
+  controls_->transfer_in_ns = int64_t{1} << 60U;
+  controls_->failing_part = 1;
+  auto parameters =
+      Make({TensorAt(slab->start(), 10 * kMiB), TensorAt(slab->start() + 11 * kMiB, 13 * kMiB)});
+  EXPECT_EQ(parameters->Upload(/*run_bytes=*/0).code(), Code::kInternal);
+  EXPECT_TRUE(accelerator_->is_lost());
+  EXPECT_EQ(ChargedBytes(), 23 * kMiB) << "the device may still write there";
+  EXPECT_EQ(controls_->live_buffers, 2);
+  controls_->transfer_in_ns = 0;
+  parameters.reset();
+  slab.reset();
+  EXPECT_GT(controls_->live_pins, 0);
+}
+
+// The tensor with the most bytes left has one of the two places until the end. So the link rests
+// only if one tensor is larger than all others together.
 TEST_F(UploadTest, TwoTensorsShareTheLinkToTheEnd) {
   controls_->transfer_in_ns = 1'000'000;
   Open();
