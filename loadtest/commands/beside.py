@@ -271,7 +271,7 @@ def print_beside(report: Mapping[str, Any], console: Console) -> None:
             )
         console.print(
             f"{kind}: {ratios}HTTP threads {shown['http_core_share']:.2%} of a core, "
-            f"request threads without a core {shown['core_wait_share']:.2%} of the time, "
+            f"request threads wait for {shown['core_wait_share']:.2%} of a core, "
             f"{shown['server_mb_max']} MB private memory, {shown['closed_count']} connections closed "
             "by the server",
             highlight=False,
