@@ -116,7 +116,7 @@ def test_table_shows_ratio_goal_and_cost():
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "gRPC idle: p50 1.500, p99 1.500, p999 1.500 times quiet (goal: p99 1.2)" in text
-    assert "HTTP threads 0.10% of a core, request threads without a core 1.00% of the time" in text
+    assert "HTTP threads 0.10% of a core, request threads wait for 1.00% of a core" in text
     assert "1.0 MB private memory, 1 connections closed" in text
     assert "quiet: HTTP threads" in text
 
