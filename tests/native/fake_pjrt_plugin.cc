@@ -243,8 +243,9 @@ PJRT_Error* ClientDestroy(PJRT_Client_Destroy_Args* args) {
   const std::lock_guard<std::mutex> lock(mutex);
   freed_buffers.clear();
   free_memory.clear();
-  pinned.clear();
   controls.live_clients -= 1;
+  // What was abandoned stays pinned. Another client's pins are its own.
+  if (controls.live_clients == 0) pinned.clear();
   delete args->client;
   return nullptr;
 }
