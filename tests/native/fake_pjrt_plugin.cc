@@ -244,7 +244,7 @@ PJRT_Error* ClientDestroy(PJRT_Client_Destroy_Args* args) {
   freed_buffers.clear();
   free_memory.clear();
   controls.live_clients -= 1;
-  // What was abandoned stays pinned. Another client's pins are its own.
+  // Abandoned memory stays pinned, and the pins of other clients are theirs.
   if (controls.live_clients == 0) pinned.clear();
   delete args->client;
   return nullptr;
