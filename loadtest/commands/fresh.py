@@ -20,7 +20,9 @@ from rich.console import Console
 
 from loadtest.commands.options import (
     Command,
+    add_flag_option,
     add_json_option,
+    flags_of,
     picture_file,
     positive,
     positive_integer,
@@ -92,13 +94,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server-cores", default="", metavar="LIST", help="as taskset has them; default: all"
     )
-    parser.add_argument(
-        "--flag",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a further flag of the server, without its dashes; may be repeated",
-    )
+    add_flag_option(parser)
     add_json_option(parser)
     parser.add_argument(
         "--plot", type=picture_file, metavar="FILE.png", help="latency and age over time"
@@ -142,7 +138,7 @@ def setup_of(parsed: argparse.Namespace) -> FreshSetup:
         rollback_count=parsed.rollbacks,
         templates=parsed.templates,
         server_cores=parsed.server_cores,
-        server_flags=dict(flag.split("=", 1) for flag in parsed.flag),
+        server_flags=flags_of(parsed),
     )
 
 

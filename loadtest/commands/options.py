@@ -131,6 +131,22 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_flag_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option for further flags of the server, which `flags_of` reads."""
+    parser.add_argument(
+        "--flag",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a further flag of the server, without its dashes; may be repeated",
+    )
+
+
+def flags_of(parsed: argparse.Namespace) -> dict[str, str]:
+    """The values of the option of `add_flag_option`, by the flags' names."""
+    return dict(flag.split("=", 1) for flag in parsed.flag)
+
+
 def add_models_option(parser: argparse.ArgumentParser) -> None:
     """Adds the option for the directory of the served model."""
     parser.add_argument(

@@ -15,7 +15,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.commands.options import Command, add_json_option, positive_integer
+from loadtest.commands.options import (
+    Command,
+    add_flag_option,
+    add_json_option,
+    flags_of,
+    positive_integer,
+)
 from loadtest.drive.small_model import config_text, write_small_models
 from loadtest.measure.process_memory import resident
 from loadtest.report.tables import write_json
@@ -113,19 +119,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="the models that get a request before the pages are read, default 50",
     )
     parser.add_argument("--repeats", type=positive_integer, default=1, help="starts, default 1")
-    parser.add_argument(
-        "--flag",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a further flag of the server, without its dashes; may be repeated",
-    )
+    add_flag_option(parser)
     add_json_option(parser)
 
 
 def _run(parsed: argparse.Namespace) -> int:
     console, clock = Console(), SystemClock()
-    flags = dict(flag.split("=", 1) for flag in parsed.flag)
+    flags = flags_of(parsed)
     with tempfile.TemporaryDirectory(prefix="millpond-start-") as directory:
         base_paths = write_small_models(Path(directory), parsed.model_count)
         config_path = Path(directory, "models.config")

@@ -1,4 +1,4 @@
-"""CRC32C of bytes that nobody has at one place: pieces are joined, and zeros are never made. Pure."""
+"""Computes the CRC32C of a file from the checksums of its pieces, without the zeros between them in memory. Pure."""
 
 from collections.abc import Iterable
 from functools import cache
