@@ -8,8 +8,7 @@ from serving.data_plane.servables import CPU_REASONS, RUN_STAGES, AcceleratorRun
 from serving.loading.autotuning import TuningState
 from serving.monitoring import metric_families as families
 from serving.monitoring.gpu_sensors import GpuFigures
-from serving.monitoring.metric_families import MetricFamily
-from serving.monitoring.metric_samples import Samples, family_metrics
+from serving.monitoring.metric_samples import Samples
 from serving.monitoring.monitored_parts import AcceleratedVersion, MonitoredParts
 
 _Labels = tuple[str, str, str, str]
@@ -177,11 +176,12 @@ def _memory(parts: MonitoredParts) -> Iterator[Samples]:
     yield staging
 
 
-def _sensors(figures: GpuFigures) -> Iterator[Samples]:
-    values: Mapping[MetricFamily, float | None] = {
-        families.GPU_UTILIZATION: figures.utilization_ratio,
-        families.GPU_ENERGY: figures.energy_joules,
-        families.GPU_TEMPERATURE: figures.temperature_celsius,
-    }
-    known = {family: value for family, value in values.items() if value is not None}
-    yield from family_metrics(values, [((), known)])
+def _sensors(figures: Mapping[str, GpuFigures]) -> Iterator[Samples]:
+    utilization, energy = Samples(families.GPU_UTILIZATION), Samples(families.GPU_ENERGY)
+    temperature = Samples(families.GPU_TEMPERATURE)
+    for device, seen in figures.items():
+        values = (seen.utilization_ratio, seen.energy_joules, seen.temperature_celsius)
+        for samples, value in zip((utilization, energy, temperature), values, strict=True):
+            if value is not None:
+                samples.add((device,), value)
+    yield from (utilization, energy, temperature)

@@ -1,4 +1,4 @@
-"""The sensors of an NVIDIA GPU: how busy, how warm, and its energy.
+"""The sensors of NVIDIA GPUs: how busy, how warm, and their energy.
 
 They are read through NVML, the library of NVIDIA's driver (https://docs.nvidia.com/deploy/nvml-api/), which
 each machine with such a GPU has. So it needs no package.
@@ -6,7 +6,7 @@ each machine with such a GPU has. So it needs no package.
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,32 +105,38 @@ def _check(doing: str, code: int) -> None:
         raise OSError(f"{doing} failed with NVML's error {code}")
 
 
-def visible_device(visible: str | None) -> str:
-    """The GPU that CUDA's first device is, by the value of CUDA_VISIBLE_DEVICES. Pure.
+def visible_devices(visible: str | None, count: int) -> Sequence[str]:
+    """The GPUs that CUDA's first `count` devices are, by the value of CUDA_VISIBLE_DEVICES. Pure.
 
     NVML counts GPUs by their place on the bus. CUDA does so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, or if all
     GPUs are equal.
     """
-    first = (visible or "").split(",")[0].strip()
-    return first or "0"
+    if not (visible or "").strip():
+        return [str(index) for index in range(count)]
+    return [device.strip() for device in (visible or "").split(",")][:count]
 
 
-def open_nvml() -> Nvml | None:
-    """Opens NVML for the first visible GPU; None, with a line in the log, if it cannot be read."""
-    device = visible_device(os.environ.get("CUDA_VISIBLE_DEVICES"))
-    try:
-        return Nvml(ctypes.CDLL(_LIBRARY), device)
-    except (OSError, AttributeError) as error:
-        _log.warning("gpu_sensors_missing", reason=str(error))
-        return None
+def open_gpus(device_count: int) -> Mapping[str, Nvml]:
+    """Opens NVML for each of the server's devices, by the device's name in the metrics.
+
+    A device that cannot be read is left out, with a line in the log.
+    """
+    devices = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), device_count)
+    gpus: dict[str, Nvml] = {}
+    for name, device in enumerate(devices):
+        try:
+            gpus[str(name)] = Nvml(ctypes.CDLL(_LIBRARY), device)
+        except (OSError, AttributeError) as error:
+            _log.warning("gpu_sensors_missing", device=str(name), reason=str(error))
+    return gpus
 
 
 class GpuSensors:
-    """Keeps the figures of the last look. `figures` may be read on any thread."""
+    """Keeps the figures of the last look at each device. `figures` may be read on any thread."""
 
-    def __init__(self, nvml: Nvml, clock: Clock) -> None:
-        self._nvml = nvml
-        self._figures = GpuFigures()
+    def __init__(self, gpus: Mapping[str, Nvml], clock: Clock) -> None:
+        self._gpus = gpus
+        self._figures: Mapping[str, GpuFigures] = {}
         self._thread = PeriodicThread(
             "gpu-sensors",
             self.look_now,
@@ -141,13 +147,13 @@ class GpuSensors:
         )
 
     @property
-    def figures(self) -> GpuFigures:
-        """The figures of the last look."""
+    def figures(self) -> Mapping[str, GpuFigures]:
+        """The figures of the last look, by the device's name in the metrics."""
         return self._figures
 
     def look_now(self) -> None:
         """Reads the sensors once, on the calling thread."""
-        self._figures = self._nvml.read()
+        self._figures = {name: gpu.read() for name, gpu in self._gpus.items()}
 
     def start(self) -> None:
         """Starts the thread that reads them."""

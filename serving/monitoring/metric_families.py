@@ -604,6 +604,7 @@ GPU_UTILIZATION = MetricFamily(
     name="serving_gpu_utilization_ratio",
     kind="gauge",
     unit="ratio",
+    labels=("device",),
     help="Share of the time in which the GPU ran a kernel of any process, over at most a second. No series "
     "without NVIDIA's driver, as with the next two.",
 )
@@ -611,12 +612,14 @@ GPU_ENERGY = MetricFamily(
     name="serving_gpu_energy_joules_total",
     kind="counter",
     unit="joules",
+    labels=("device",),
     help="Energy that the GPU has used since its driver was loaded.",
 )
 GPU_TEMPERATURE = MetricFamily(
     name="serving_gpu_temperature_celsius",
     kind="gauge",
     unit="celsius",
+    labels=("device",),
     help="Temperature of the GPU.",
 )
 

@@ -123,9 +123,9 @@ class MonitoredParts:
         except self.plane.StatusError:
             return None  # It was destroyed after the look-up.
 
-    def gpu_figures(self) -> GpuFigures:
-        """The last figures of the GPU's sensors; without sensors, none is known."""
-        return GpuFigures() if self.gpu is None else self.gpu.figures
+    def gpu_figures(self) -> Mapping[str, GpuFigures]:
+        """The last figures of the GPUs' sensors, by device; none without sensors."""
+        return {} if self.gpu is None else self.gpu.figures
 
     def reasons(self) -> Mapping[str, str | None]:
         """The reason why each configured model is not ready; None for a ready model."""

@@ -37,7 +37,7 @@ from serving.loading.request_cores import RequestCores
 from serving.loading.reservoirs import Reservoirs
 from serving.loading.side_choices import SideChoices
 from serving.loading.trial_process import TrialRuns, TrialSettings, trial_memory_share
-from serving.monitoring.gpu_sensors import GpuSensors, open_nvml
+from serving.monitoring.gpu_sensors import GpuSensors, open_gpus
 from serving.reload.batching import Batching
 from serving.rpc.capture_service import CaptureDirectory
 from serving.server.foundation import Foundation
@@ -191,12 +191,12 @@ def _make_autotuning(
     return Autotuning(TrialRuns(settings, clock), foundation.data_plane.StatusError, clock)
 
 
-def make_gpu_sensors(foundation: Foundation) -> GpuSensors | None:
-    """Makes the reader of the GPU's sensors; None if there is no GPU of NVIDIA's, or no driver."""
+def make_gpu_sensors(foundation: Foundation, device_count: int) -> GpuSensors | None:
+    """Makes the reader of the GPUs' sensors; None if there is no GPU of NVIDIA's, or no driver."""
     if foundation.config.accelerator != CUDA:
         return None
-    nvml = open_nvml()
-    return None if nvml is None else GpuSensors(nvml, foundation.clock)
+    gpus = open_gpus(device_count)
+    return GpuSensors(gpus, foundation.clock) if gpus else None
 
 
 def make_arenas(config: ServerConfig, pool: SlabPool | None) -> Arenas | None:

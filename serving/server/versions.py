@@ -108,13 +108,16 @@ class Versions:
         self._batch_refusals = BatchRefusals(clock)
         monitor.add_listener(self._batch_refusals.on_status)
         self.accelerator = loading_parts.make_accelerator_use(foundation)
+        self.gpu = None
         if self.accelerator is not None:
+            self.gpu = loading_parts.make_gpu_sensors(
+                foundation, len(self.accelerator.accelerators)
+            )
             monitor.add_listener(self.accelerator.sides.on_status)
             if self.accelerator.autotuning is not None:
                 monitor.add_listener(self.accelerator.autotuning.on_status)
             if self.slab_pool is not None:
                 self.slab_pool.pin_for(self.accelerator.accelerators[0])
-        self.gpu = loading_parts.make_gpu_sensors(foundation)
         self.loads = self._make_loads(foundation, arenas)
         self.keeper = _make_keeper(foundation)
         self.swaps = SwapTimeline(

@@ -12,8 +12,8 @@ from serving.monitoring.gpu_sensors import (
     GpuFigures,
     GpuSensors,
     Nvml,
-    open_nvml,
-    visible_device,
+    open_gpus,
+    visible_devices,
 )
 from tests.unit.fakes.clocks import FakeClock
 
@@ -81,11 +81,26 @@ def test_a_sensor_that_is_missing_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "device"),
-    [(None, "0"), ("", "0"), ("1,0", "1"), (" GPU-5f , 0", "GPU-5f"), ("MIG-7/1/0", "MIG-7/1/0")],
+    ("visible", "devices"),
+    [
+        (None, ["0", "1"]),
+        ("", ["0", "1"]),
+        ("1,0", ["1", "0"]),
+        (" GPU-5f , 0,7", ["GPU-5f", "0"]),
+        ("MIG-7/1/0", ["MIG-7/1/0"]),
+    ],
 )
-def test_the_first_visible_gpu_is_meant(visible: str | None, device: str) -> None:
-    assert visible_device(visible) == device
+def test_devices_are_the_visible_gpus_in_order(visible: str | None, devices: list[str]) -> None:
+    assert visible_devices(visible, 2) == devices
+
+
+def test_a_gpu_that_cannot_be_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,1")
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeNvml())
+    with capture_logs() as logs:
+        gpus = open_gpus(2)
+    assert list(gpus) == ["1"]
+    assert [line["device"] for line in logs] == ["0"]
 
 
 @pytest.mark.parametrize(
@@ -114,30 +129,30 @@ def test_a_gpu_that_is_not_there_raises(library: FakeNvml, device: str) -> None:
 def test_a_machine_without_the_driver_has_no_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_sensors, "_LIBRARY", "libno-such-driver.so.1")
     with capture_logs() as logs:
-        assert open_nvml() is None
+        assert open_gpus(1) == {}
     assert [line["event"] for line in logs] == ["gpu_sensors_missing"]
 
 
 def test_a_foreign_library_has_no_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_sensors, "_LIBRARY", "libc.so.6")
     with capture_logs() as logs:
-        assert open_nvml() is None
+        assert open_gpus(1) == {}
     assert "nvmlInit_v2" in logs[0]["reason"]
 
 
 def test_the_figures_are_those_of_the_last_look() -> None:
     library = FakeNvml()
-    sensors = GpuSensors(Nvml(library, "0"), FakeClock())
-    assert sensors.figures == GpuFigures()
+    sensors = GpuSensors({"1": Nvml(library, "0")}, FakeClock())
+    assert sensors.figures == {}
     sensors.look_now()
     library.energy_millijoules = 2_500
-    assert sensors.figures.energy_joules == pytest.approx(1.5)
+    assert sensors.figures["1"].energy_joules == pytest.approx(1.5)
     sensors.look_now()
-    assert sensors.figures.energy_joules == pytest.approx(2.5)
+    assert sensors.figures["1"].energy_joules == pytest.approx(2.5)
 
 
 def test_the_thread_looks_at_its_start_and_ends() -> None:
-    sensors = GpuSensors(Nvml(FakeNvml(), "0"), FakeClock())
+    sensors = GpuSensors({"0": Nvml(FakeNvml(), "0")}, FakeClock())
     sensors.start()
     assert sensors.stop(timeout_seconds=10)
-    assert sensors.figures.temperature_celsius == 61
+    assert sensors.figures["0"].temperature_celsius == 61

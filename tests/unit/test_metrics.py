@@ -835,12 +835,15 @@ def test_server_without_accelerator_has_no_series():
     assert [name for name, _ in series if "accelerator" in name or "gpu" in name] == []
 
 
-def test_sensors_of_the_gpu_are_shown_if_it_has_them():
-    gpu = FakeGpuSensors(GpuFigures(utilization_ratio=0.25, temperature_celsius=61))
+def test_sensors_of_each_gpu_are_shown_if_it_has_them():
+    gpu = FakeGpuSensors(
+        GpuFigures(utilization_ratio=0.25, temperature_celsius=61), GpuFigures(energy_joules=7)
+    )
     series = series_of(fake_parts(gpu=gpu))
-    assert {name: number for (name, _), number in series.items() if "gpu" in name} == {
-        "serving_gpu_utilization_ratio": 0.25,
-        "serving_gpu_temperature_celsius": 61,
+    assert {key: number for key, number in series.items() if "gpu" in key[0]} == {
+        ("serving_gpu_utilization_ratio", (("device", "0"),)): 0.25,
+        ("serving_gpu_temperature_celsius", (("device", "0"),)): 61,
+        ("serving_gpu_energy_joules_total", (("device", "1"),)): 7,
     }
 
 

@@ -62,10 +62,10 @@ class FakeProcessFigures(ProcessFigures):
 
 
 class FakeGpuSensors(GpuSensors):
-    """The sensors of a GPU that nothing reads."""
+    """The sensors of GPUs that nothing reads."""
 
-    def __init__(self, figures: GpuFigures) -> None:
-        self._figures = figures
+    def __init__(self, *figures: GpuFigures) -> None:
+        self._figures = {str(device): seen for device, seen in enumerate(figures)}
 
 
 class _PoolWithTables(FakeSlabPool):
