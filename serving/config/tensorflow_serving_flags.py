@@ -218,7 +218,10 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         harmless=("",),
     ),
     RefusedFlag(
-        "per_process_gpu_memory_fraction", "Millpond serves on the CPU", share, harmless=(0.0,)
+        "per_process_gpu_memory_fraction",
+        "it is of TensorFlow's GPU build; give --accelerator=cuda and --accelerator_memory_fraction",
+        share,
+        harmless=(0.0,),
     ),
     Flag(
         "saved_model_tags",
@@ -304,7 +307,7 @@ TENSORFLOW_SERVING_FLAGS: tuple[Flag | RefusedFlag, ...] = (
         "skip_initialize_tpu",
         boolean,
         False,
-        "accepted for compatibility, without effect: Millpond serves on the CPU",
+        "accepted for compatibility, without effect: Millpond does not use TPUs",
         "",
     ),
     Flag(

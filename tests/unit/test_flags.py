@@ -45,7 +45,7 @@ def test_parse_flags_refused_flag_may_restate_default():
         (["--platform_config_file", "/c"], "--platform_config_file is refused"),
         (["--prefer_tflite_model"], "is refused: Millpond serves SavedModels only"),
         (["--remove_unused_fields_from_bundle_metagraph=false"], "is refused: Millpond keeps"),
-        (["--per_process_gpu_memory_fraction=0.5"], "is refused: Millpond serves on the CPU"),
+        (["--per_process_gpu_memory_fraction=0.5"], "; give --accelerator=cuda"),
         (["--mixed_precision=bfloat16"], "--mixed_precision is refused"),
         (
             ["--tensorflow_session_config_file=/c"],
