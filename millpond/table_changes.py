@@ -59,7 +59,7 @@ def check_changes(changes: Sequence[TableChange], ratio_max: float) -> None:
     if changed > ratio_max * rows:
         shares = ", ".join(f"{item.name} {item.ratio:.1%}" for item in changes)
         raise FailedPrecondition(
-            f"{changed / rows:.1%} of the rows have changed ({shares}), and at most {ratio_max:.1%} may: "
+            f"{changed:,} of {rows:,} rows have changed ({shares}), and at most {ratio_max:.1%} may: "
             "export a new base, or train as docs/delta.md says"
         )
     for item in changes:

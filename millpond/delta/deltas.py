@@ -35,7 +35,10 @@ from millpond.version_files import (
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
 ChangedIds = Mapping[str, Any] | Iterable[tuple[Variable, Any]]
-"""The ids of the rows that have changed since the base, of some tables, by their name or the variable."""
+"""The ids of the rows that have changed since the base, of some tables, by their name or the variable.
+
+Ids may repeat, and a table may be there several times, as if two features share it: all of its ids count.
+"""
 
 
 def export_delta(
@@ -157,13 +160,14 @@ def _named_ids(given: ChangedIds, values: Mapping[str, Any], base: Base) -> Mapp
     tables = {table.name: table for table in base.tables}
     names = {id(values[table.key]): name for name, table in tables.items()}
     pairs = given.items() if isinstance(given, Mapping) else given
-    found = {}
+    found: dict[str, Ids] = {}
     for which, ids in pairs:
         name = which if isinstance(which, str) else names.get(id(value_of(which)))
         if name not in tables:
             text = which if isinstance(which, str) else name_of(which)
             raise InvalidArgument(f"{text} is no table of the base: {', '.join(tables)}")
-        found[name] = _checked_ids(np.asarray(ids), tables[name])
+        checked = _checked_ids(np.asarray(ids), tables[name])
+        found[name] = np.union1d(found.get(name, checked), checked)
     return found
 
 
@@ -173,10 +177,7 @@ def _checked_ids(ids: NDArray[Any], table: Table) -> Ids:
     if ids.size and (ids.min() < 0 or ids.max() >= table.shape[0]):
         wrong = ids[(ids < 0) | (ids >= table.shape[0])][0]
         raise InvalidArgument(f"{table.name}: there is no row {wrong} of {table.shape[0]}")
-    ascending = np.sort(ids.astype(np.int64))
-    if (repeated := ascending[1:][np.diff(ascending) == 0]).size:
-        raise InvalidArgument(f"{table.name}: the id {repeated[0]} is there twice")
-    return ascending
+    return ids.astype(np.int64)
 
 
 def _tensors(

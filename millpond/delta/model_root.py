@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -53,12 +54,24 @@ def tracked_model(model: Any) -> tf.Module:
         root.weights = [value_of(variable) for variable in model.variables]
         root.resources = _resources_of(model)
     elif isinstance(model, tf.Module):
-        root.model = model
+        put_below(root, model)
     else:
         raise InvalidArgument(
             f"a {type(model).__name__} cannot be exported: give a Keras 3 model or a tf.Module"
         )
     return root
+
+
+def put_below(root: tf.Module, model: Any) -> None:
+    """Makes `model` a part of `root`, which has its functions too, as if the model itself were saved.
+
+    So `tf.saved_model.load(path).serve(…)` is there in a delta if it is in the model.
+    """
+    root.model = model
+    function = tf.types.experimental.GenericFunction
+    for name in dir(model):
+        if isinstance(inspect.getattr_static(model, name), function) and not hasattr(root, name):
+            setattr(root, name, getattr(model, name))
 
 
 def value_of(variable: Variable) -> Any:

@@ -41,7 +41,7 @@ from millpond.delta.delta_writing import (
     written_delta,
 )
 from millpond.delta.graph_digest import graph_digest
-from millpond.delta.model_root import add_changes
+from millpond.delta.model_root import add_changes, put_below
 from millpond.delta.object_graph import (
     OBJECT_GRAPH_KEY,
     ObjectGraph,
@@ -280,7 +280,7 @@ def _write_extended_graph(
     """Saves the graph of an ordinary version again, with what writes the rows of a delta."""
     options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=True)
     root = tf.Module()
-    root.model = tf.saved_model.load(str(old.path), options=options)
+    put_below(root, tf.saved_model.load(str(old.path), options=options))
     variables = old.graph.values(root.model)
     add_changes(root, [variables[table.key] for table in tables])
     save_root(root, partial, dict(root.model.signatures), root.tables)

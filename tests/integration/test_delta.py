@@ -261,6 +261,17 @@ def test_named_ids_are_written_as_they_are(model: TrainedModel) -> None:
         assert reader.get_tensor(f"rows/{k}{SUFFIX}").tobytes() == table.numpy()[stored].tobytes()
 
 
+def test_ids_may_repeat_and_a_table_have_several(model: TrainedModel) -> None:
+    import tensorflow as tf
+
+    first, _ = model.module.tables
+    pairs = [(first, [9, 3, 9]), ("table_1", []), ("table_0", [5, 3])]
+    path = model.export_delta(2, changed_ids=pairs)
+    reader = tf.train.load_checkpoint(str(variables(path)))
+    assert reader.get_tensor(f"ids/0{SUFFIX}").tolist() == [3, 5, 9]
+    assert reader.get_tensor(f"ids/1{SUFFIX}").tolist() == []
+
+
 def test_table_without_named_ids_is_compared(tmp_path: Path) -> None:
     model = TrainedModel(tmp_path)
     model.export_base(1)
@@ -272,7 +283,6 @@ def test_table_without_named_ids_is_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ids", "text"),
     [
-        ([1, 1], "the id 1 is there twice"),
         ([1000], "there is no row 1000 of 1000"),
         ([-1], "there is no row -1"),
         ([0.5], "whole numbers"),
@@ -372,7 +382,7 @@ def test_check_of_a_graph_needs_the_tables(model: TrainedModel) -> None:
 
 def test_too_many_rows_are_refused(model: TrainedModel) -> None:
     model.module.tables[0].assign_add(model.module.tables[0] * 0 + 1)
-    with pytest.raises(FailedPrecondition, match=r"50\.\d% of the rows.*table_0 100\.0%"):
+    with pytest.raises(FailedPrecondition, match=r"1,0\d\d of 2,000 rows.*table_0 100\.0%"):
         model.export_delta(2)
     path = model.export_delta(2, changed_ratio_max=0.6)
     assert loaded_answer(path, IDS).tobytes() == model.answer(IDS).tobytes()
@@ -686,6 +696,30 @@ def test_each_kind_of_model_has_deltas(make: Callable[[], ModelAndInputs], tmp_p
     assert answered(delta.path) == answered(plain.path) != before
 
 
+def test_base_has_the_functions_of_its_module(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from millpond.delta import export_base
+
+    class Model(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = tf.Variable(np.eye(40, 4, dtype=np.float32))
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+        def __call__(self, ids: Any) -> Any:
+            return tf.gather(self.table, ids)
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
+        def count(self, number: Any) -> Any:
+            return number + 40
+
+    base = export_base(Model(), tmp_path / "1", table_bytes_min=0)
+    loaded = tf.saved_model.load(str(base.path))
+    assert loaded(tf.constant([1], tf.int64)).numpy().tolist() == [[0, 1, 0, 0]]
+    assert loaded.count(tf.constant(2, tf.int64)) == 42
+
+
 def test_optimizer_is_not_saved(tmp_path: Path) -> None:
     import tensorflow as tf
 
@@ -888,11 +922,11 @@ def test_delta_of_keras_exports_keeps_vocabularies(tmp_path: Path) -> None:
         table.assign(tf.tensor_scatter_nd_add(table, [[1], [2]], tf.ones([2, 4])))
     model.export(tmp_path / "2", verbose=False)
     delta = delta_of_versions(tmp_path / "1", tmp_path / "2", tmp_path / "3", table_bytes_min=100)
-    found = [
-        tf.saved_model.load(str(path)).signatures["serving_default"](**inputs)["output_0"].numpy()
-        for path in (tmp_path / "2", delta.path)
-    ]
-    assert found[0].tobytes() == found[1].tobytes()
+    new, found = (tf.saved_model.load(str(path)) for path in (tmp_path / "2", delta.path))
+    expected = new.serve(inputs).numpy().tobytes()
+    assert found.serve(inputs).numpy().tobytes() == expected
+    answer = found.signatures["serving_default"](**inputs)["output_0"]
+    assert answer.numpy().tobytes() == expected
     # Keras writes each variable twice: its own, and that of TensorFlow in it.
     assert list(delta.changed_rows.values()) == [2, 2, 2, 2]
 
