@@ -6,13 +6,15 @@ XLA compiles under locks that stop all runs of its process.
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from serving.base.clock import Clock, seconds_since
 from serving.base.name_text import printable
 from serving.core.cancellation import Cancellation
+from serving.loading.core_loan import CoreLender
 
 _END_SECONDS_MAX = 10.0
 """A process that was killed is gone in milliseconds, unless a driver holds it."""
@@ -105,17 +107,18 @@ class ChildEnd:
 class ChildRuns:
     """Runs one process at a time. Thread: one at a time; any may cancel a run."""
 
-    def __init__(self, seconds_max: float, clock: Clock) -> None:
+    def __init__(self, seconds_max: float, clock: Clock, cores: CoreLender | None = None) -> None:
         self._seconds_max = seconds_max
         self._clock = clock
+        self._cores = cores
         # A process that was killed, and that had not ended yet.
         self._remaining: Child | None = None
 
     def run(self, spawn: Callable[[int], Child], cancellation: Cancellation) -> ChildEnd:
         """Runs the process that `spawn` starts with a descriptor as its standard error, to its end.
 
-        Takes `seconds_max`, and the ten seconds that a killed process may take to end. Once cancelled, it ends the
-        process.
+        The server lends it the cores that it has while it can. Takes `seconds_max`, and the ten seconds that a killed
+        process may take to end. Once cancelled, it ends the process.
         """
         if self._remaining is not None and self._remaining.wait(0) is None:
             return ChildEnd(_REMAINS, is_old=True)
@@ -124,8 +127,11 @@ class ChildRuns:
         said, status = "", None
         try:
             # A file, because a process may wait for the reader of a full pipe.
-            with os.fdopen(os.memfd_create("stderr"), "rb+", buffering=0) as stderr:
-                status = self._run(spawn(stderr.fileno()), cancellation)
+            with (
+                os.fdopen(os.memfd_create("stderr"), "rb+", buffering=0) as stderr,
+                self._loan() as look,
+            ):
+                status = self._run(spawn(stderr.fileno()), look, cancellation)
                 # A character has four bytes at most, and a process may have said gigabytes.
                 stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - 4 * _STDERR_CHARACTERS))
                 said = stderr.read().decode(errors="replace").strip()[-_STDERR_CHARACTERS:]
@@ -134,17 +140,33 @@ class ChildRuns:
             reason = f"the process cannot be started: {error!r}"
         return ChildEnd(reason, status, printable(said), seconds_since(self._clock, began_ns))
 
-    def _run(self, child: Child, cancellation: Cancellation) -> int | None:
+    @contextmanager
+    def _loan(self) -> Iterator[Callable[[], object]]:
+        """Yields what is to be called each second or so, and takes the cores back at last."""
+        if self._cores is None:
+            yield lambda: None
+            return
+        loan = self._cores.loan()
+        try:
+            yield loan.look
+        finally:
+            loan.end()
+
+    def _run(
+        self, child: Child, look: Callable[[], object], cancellation: Cancellation
+    ) -> int | None:
         """Waits for the end of a process; returns None if it had to be killed."""
         with cancellation.stops_by(child.kill):
-            status = self._wait(child, cancellation)
+            status = self._wait(child, look, cancellation)
         if status is None:
             child.kill()
             if child.wait(_END_SECONDS_MAX) is None:
                 self._remaining = child
         return status
 
-    def _wait(self, child: Child, cancellation: Cancellation) -> int | None:
+    def _wait(
+        self, child: Child, look: Callable[[], object], cancellation: Cancellation
+    ) -> int | None:
         """Waits for the end of a process; None after `seconds_max`, or soon after a cancel."""
         began_ns = self._clock.now_ns()
         while not cancellation.is_cancelled:
@@ -152,6 +174,7 @@ class ChildRuns:
             status = child.wait(max(0.0, min(left_seconds, _WAIT_SECONDS_MAX)))
             if status is not None or left_seconds <= 0:
                 return status
+            look()
         return None
 
     def _reason(self, status: int | None) -> str:

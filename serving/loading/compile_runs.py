@@ -19,6 +19,7 @@ from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
 from serving.data_plane.loads import Accelerator
 from serving.loading.child_process import Child, ChildEnd, ChildRuns
+from serving.loading.core_loan import CoreLender
 from serving.loading.program_process import UNABLE, Arguments, spawn_programs
 
 _log = structlog.get_logger(__name__)
@@ -61,7 +62,13 @@ class CompileRuns:
     Thread: any, at once: loads wait for one another.
     """
 
-    def __init__(self, settings: CompileSettings, clock: Clock, spawn: Spawn | None = None) -> None:
+    def __init__(
+        self,
+        settings: CompileSettings,
+        clock: Clock,
+        spawn: Spawn | None = None,
+        cores: CoreLender | None = None,
+    ) -> None:
         self._settings = settings
         self._clock = clock
         self._spawn = spawn or _spawn
@@ -69,7 +76,7 @@ class CompileRuns:
         self._changed = threading.Condition()
         # The turn is guarded by the condition, and the rest by the turn.
         self._is_taken = False
-        self._runs = ChildRuns(settings.seconds_max, clock)
+        self._runs = ChildRuns(settings.seconds_max, clock, cores)
         self._unable_count = 0
 
     def start(self) -> None:

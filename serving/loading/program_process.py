@@ -19,6 +19,7 @@ from serving.data_plane.loads import AheadCompiler
 from serving.data_plane.plane import native_module
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.loading.child_process import Child, spawn_module
+from serving.loading.core_loan import few_cores
 from serving.loading.load_priority import IDLE, lower_thread
 from serving.loading.program_files import program_file, read_programs
 
@@ -27,10 +28,6 @@ UNABLE = 3
 
 _NICE = 10
 """A tenth of a core that others want, and all of an idle one. With 19 it would starve beside busy request threads."""
-
-_CORES_MAX = 4
-_CORE_SHARE = 4
-"""It gets a quarter of the server's cores: XLA makes a thread for each core, and all of them compile."""
 
 _PATIENCE_SECONDS = 20.0
 _STARVING_SHARE = 0.2
@@ -186,11 +183,6 @@ def raise_if_starving(clock: Clock) -> None:
 def _cpu_seconds() -> float:
     times = os.times()
     return times.user + times.system
-
-
-def few_cores(cores: Sequence[int]) -> Sequence[int]:
-    """The last quarter of `cores`: one core at least, and four at most."""
-    return cores[-max(min(len(cores) // _CORE_SHARE, _CORES_MAX), 1) :]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from serving.base.clock import Clock
 from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
 from serving.loading.child_process import Child, ChildEnd, ChildRuns
+from serving.loading.core_loan import CoreLender
 from serving.loading.program_process import Arguments, spawn_programs
 
 _log = structlog.get_logger(__name__)
@@ -80,11 +81,17 @@ class TrialRuns:
     Thread: one, of normal priority, because the processes inherit its priority. Any thread may cancel a run.
     """
 
-    def __init__(self, settings: TrialSettings, clock: Clock, spawn: Spawn | None = None) -> None:
+    def __init__(
+        self,
+        settings: TrialSettings,
+        clock: Clock,
+        spawn: Spawn | None = None,
+        cores: CoreLender | None = None,
+    ) -> None:
         self._settings = settings
         self._spawn = spawn or spawn_trials
         self._failures: Counter[bytes] = Counter()  # of each program, by its digest
-        self._runs = ChildRuns(settings.seconds_max, clock)
+        self._runs = ChildRuns(settings.seconds_max, clock, cores)
 
     @property
     def cache_directory(self) -> str:

@@ -29,6 +29,7 @@ from serving.loading.background_work import BackgroundWork
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
 from serving.loading.compile_runs import CompileRuns, CompileSettings
+from serving.loading.core_loan import CoreLender, SystemThreads
 from serving.loading.device_placement import DevicePlacement
 from serving.loading.installed_ops import InstalledOps
 from serving.loading.loader import LoadSettings
@@ -122,6 +123,7 @@ def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
     if config.accelerator_cache_directory:
         make_cache_directory(config.accelerator_cache_directory)
     cache_directory = config.accelerator_cache_directory or make_private_cache()
+    cores = CoreLender(SystemThreads(), foundation.clock)
     use = AcceleratorUse(
         accelerators=accelerators,
         placement=DevicePlacement(accelerators, foundation.clock),
@@ -129,8 +131,8 @@ def make_accelerator_use(foundation: Foundation) -> AcceleratorUse | None:
         rows=config.accelerator_rows,
         cache_directory=cache_directory,
         is_cache_private=not config.accelerator_cache_directory and bool(cache_directory),
-        autotuning=_make_autotuning(foundation, plugin, cache_directory),
-        compilation=_make_compilation(foundation, plugin, cache_directory),
+        autotuning=_make_autotuning(foundation, plugin, cache_directory, cores),
+        compilation=_make_compilation(foundation, plugin, cache_directory, cores),
     )
     if config.accelerator_autotuning == "never":
         use.end_autotuning()
@@ -150,7 +152,7 @@ def warn_of_load_priority(config: ServerConfig) -> None:
 
 
 def _make_compilation(
-    foundation: Foundation, plugin: str, cache_directory: str
+    foundation: Foundation, plugin: str, cache_directory: str, cores: CoreLender
 ) -> CompileRuns | None:
     """Makes the compilation beside requests; None without a flag or a cache for it."""
     config = foundation.config
@@ -162,11 +164,11 @@ def _make_compilation(
         priority=config.compile_priority,
         seconds_max=config.accelerator_autotuning_seconds,
     )
-    return CompileRuns(settings, foundation.clock)
+    return CompileRuns(settings, foundation.clock, cores=cores)
 
 
 def _make_autotuning(
-    foundation: Foundation, plugin: str, cache_directory: str
+    foundation: Foundation, plugin: str, cache_directory: str, cores: CoreLender
 ) -> Autotuning | None:
     """Makes the autotuning beside requests; None without a flag, a cache or memory for it."""
     config = foundation.config
@@ -188,7 +190,8 @@ def _make_autotuning(
         seconds_max=config.accelerator_autotuning_seconds,
     )
     clock = foundation.clock
-    return Autotuning(TrialRuns(settings, clock), foundation.data_plane.StatusError, clock)
+    runs = TrialRuns(settings, clock, cores=cores)
+    return Autotuning(runs, foundation.data_plane.StatusError, clock)
 
 
 def make_gpu_sensors(foundation: Foundation, device_count: int) -> GpuSensors | None:

@@ -14,7 +14,6 @@ from serving.loading.program_files import program_file, read_programs
 from serving.loading.program_process import (
     UNABLE,
     Arguments,
-    few_cores,
     raise_if_starving,
     spawn_programs,
 )
@@ -23,13 +22,6 @@ from tests.unit.fakes.data_plane import FakePlane
 
 ARGUMENTS = Arguments("/p.so", "/cache", memory_share=0.05)
 PROGRAMS = [b"first", b"second"]
-
-
-@pytest.mark.parametrize(
-    ("count", "few"), [(1, [0]), (2, [1]), (8, [6, 7]), (64, [60, 61, 62, 63])]
-)
-def test_program_process_has_few_cores(count: int, few: list[int]):
-    assert list(few_cores(range(count))) == few
 
 
 def test_programs_cross_to_another_process():

@@ -43,7 +43,9 @@ def test_changes_that_a_server_can_undo(changes: list[TableChange]) -> None:
 
 
 def test_changes_of_too_many_rows_are_refused() -> None:
-    with pytest.raises(FailedPrecondition, match=r"5,001 of 20,000 rows .*users 25\.0%.* 20\.0% may"):
+    with pytest.raises(
+        FailedPrecondition, match=r"5,001 of 20,000 rows .*users 25\.0%.* 20\.0% may"
+    ):
         export(change(5_001))
 
 

@@ -1,0 +1,172 @@
+"""Lends cores to a process: the server's threads leave them while the others are enough.
+
+Idle priority is not enough to keep a process out of the way of requests. The kernel's scheduler since 6.6 (EEVDF) may
+prefer a thread of idle priority to one of the usual priority that was preempted, if that has run for longer than its
+share; it looks again at its next tick only. On a machine with an H200 (Linux 6.18, 250 ticks a second) a trace
+of `sched_switch` showed request threads that waited up to 6 ms for a compiler of idle priority, 75 times in 2.5 s.
+"""
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import structlog
+
+from serving.base.clock import Clock, seconds_since
+
+_log = structlog.get_logger(__name__)
+
+_LEND_BELOW = 0.7
+_TAKE_BACK_ABOVE = 0.85
+"""The use of the other cores up to which cores are lent, and from which they are taken back."""
+
+_CORES_MAX = 4
+_CORE_SHARE = 4
+
+
+def few_cores(cores: Sequence[int]) -> Sequence[int]:
+    """The cores of a process beside requests: the last quarter of `cores`, one at least and four at most.
+
+    XLA makes a thread for each core that it may use, and all of them compile.
+    """
+    return cores[-max(min(len(cores) // _CORE_SHARE, _CORES_MAX), 1) :]
+
+
+class Threads(Protocol):
+    """The threads of this process, by their ids; 0 is the calling thread."""
+
+    def ids(self) -> Iterable[int]:
+        """The ids of all threads."""
+        ...
+
+    def cores(self, thread_id: int) -> frozenset[int]:
+        """The cores that a thread may run on. Raises OSError, as if the thread has ended."""
+        ...
+
+    def move(self, thread_id: int, cores: frozenset[int]) -> None:
+        """Lets a thread run on these cores only. Raises OSError."""
+        ...
+
+    def cpu_seconds(self) -> float:
+        """The processor time that all of them have taken."""
+        ...
+
+
+class SystemThreads:
+    """The threads of this process."""
+
+    def ids(self) -> Iterable[int]:
+        """See `Threads`."""
+        return map(int, os.listdir("/proc/self/task"))
+
+    def cores(self, thread_id: int) -> frozenset[int]:
+        """See `Threads`."""
+        return frozenset(os.sched_getaffinity(thread_id))
+
+    def move(self, thread_id: int, cores: frozenset[int]) -> None:
+        """See `Threads`."""
+        os.sched_setaffinity(thread_id, cores)
+
+    def cpu_seconds(self) -> float:
+        """See `Threads`."""
+        times = os.times()
+        return times.user + times.system
+
+
+class CoreLender:
+    """Moves the server's threads from the cores that are lent, and back. Any thread."""
+
+    def __init__(self, threads: Threads, clock: Clock) -> None:
+        self._threads = threads
+        self._clock = clock
+        self._changing = threading.Lock()
+        self._lent: list[frozenset[int]] = []
+        # The own cores of each thread that has left some, and those that it got.
+        self._moved: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
+
+    def loan(self) -> "CoreLoan":
+        """A loan for a process that the calling thread starts now. It does not lend yet."""
+        return CoreLoan(self, self._threads, self._clock)
+
+    def lend(self, cores: frozenset[int]) -> None:
+        """Moves all threads from these cores, also those that have come since the last call."""
+        with self._changing:
+            if cores not in self._lent:
+                self._lent.append(cores)
+            self._move()
+
+    def take_back(self, cores: frozenset[int]) -> None:
+        """Lets the threads return, but to cores that are lent to others."""
+        with self._changing:
+            self._lent.remove(cores)
+            self._move()
+
+    def _move(self) -> None:
+        lent = frozenset().union(*self._lent)
+        found = dict(self._homes())
+        rest = frozenset().union(*(home for home, _ in found.values())) - lent
+        self._moved = {}
+        for thread_id, (home, now) in found.items():
+            # A thread that is pinned to a lent core goes anywhere else.
+            got = home - lent or rest
+            with suppress(OSError):
+                if got != now:
+                    self._threads.move(thread_id, got)
+                if got != home:
+                    self._moved[thread_id] = (home, got)
+
+    def _homes(self) -> Iterator[tuple[int, tuple[frozenset[int], frozenset[int]]]]:
+        """The cores of each thread without loans, and its cores now."""
+        by_cores = {got: home for home, got in self._moved.values()}
+        for thread_id in self._threads.ids():
+            with suppress(OSError):
+                now = self._threads.cores(thread_id)
+                # A new thread has the cores of the one that made it.
+                home, got = self._moved.get(thread_id, (by_cores.get(now, now), now))
+                # Something else may have moved it meanwhile.
+                yield thread_id, (home if now == got else now, now)
+
+
+class CoreLoan:
+    """The loan of a process's cores: those that `few_cores` gives it. Thread: one at a time."""
+
+    def __init__(self, lender: CoreLender, threads: Threads, clock: Clock) -> None:
+        self._lender = lender
+        self._threads = threads
+        self._clock = clock
+        cores = sorted(threads.cores(0))
+        self._cores = frozenset(few_cores(cores))
+        self._rest_count = len(cores) - len(self._cores)
+        self._is_lent = False
+        self._begin_turn()
+
+    def look(self) -> None:
+        """Lends the cores or takes them back, by the processor time of the server since the last look."""
+        taken_seconds = self._threads.cpu_seconds() - self._cpu_seconds
+        passed_seconds = seconds_since(self._clock, self._at_ns)
+        if not self._rest_count or passed_seconds <= 0:
+            return
+        self._begin_turn()
+        use = taken_seconds / passed_seconds / self._rest_count
+        if use > _TAKE_BACK_ABOVE:
+            self.end()
+        elif self._is_lent or use < _LEND_BELOW:
+            self._lend()
+
+    def end(self) -> None:
+        """Takes the cores back, if they are lent."""
+        if self._is_lent:
+            self._is_lent = False
+            self._lender.take_back(self._cores)
+            _log.info("cores_taken_back", cores=sorted(self._cores))
+
+    def _lend(self) -> None:
+        self._lender.lend(self._cores)
+        if not self._is_lent:
+            self._is_lent = True
+            _log.info("cores_lent", cores=sorted(self._cores))
+
+    def _begin_turn(self) -> None:
+        self._cpu_seconds, self._at_ns = self._threads.cpu_seconds(), self._clock.now_ns()

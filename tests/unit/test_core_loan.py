@@ -1,0 +1,170 @@
+"""Loans of cores: the server's threads leave them, and come back to their own."""
+
+import os
+import threading
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.loading.core_loan import CoreLender, SystemThreads, few_cores
+from tests.unit.fakes.clocks import FakeClock
+
+ALL = frozenset(range(8))
+LENT = frozenset({6, 7})
+REST = ALL - LENT
+
+
+class FakeThreads:
+    """Threads by their cores. A thread in `gone` ends before it is moved."""
+
+    def __init__(self, *cores: Iterable[int]) -> None:
+        self.by_id = {number: frozenset(some) for number, some in enumerate(cores)}
+        self.gone: set[int] = set()
+        self.seconds = 0.0
+
+    def ids(self) -> Iterable[int]:
+        return list(self.by_id)
+
+    def cores(self, thread_id: int) -> frozenset[int]:
+        return self.by_id[thread_id]
+
+    def move(self, thread_id: int, cores: frozenset[int]) -> None:
+        assert cores
+        if thread_id in self.gone:
+            raise ProcessLookupError
+        self.by_id[thread_id] = cores
+
+    def cpu_seconds(self) -> float:
+        return self.seconds
+
+
+class Lent:
+    """A loan on fake threads, of which each look comes a second after the last one."""
+
+    def __init__(self, threads: FakeThreads) -> None:
+        self.threads = threads
+        self.clock = FakeClock()
+        self.lender = CoreLender(threads, self.clock)
+        self.loan = self.lender.loan()
+
+    def look(self, used_cores: float = 0.0) -> None:
+        self.clock.advance(1)
+        self.threads.seconds += used_cores
+        self.loan.look()
+
+
+@pytest.mark.parametrize(
+    ("count", "few"), [(1, [0]), (2, [1]), (8, [6, 7]), (64, [60, 61, 62, 63])]
+)
+def test_a_process_has_few_cores(count: int, few: list[int]) -> None:
+    assert list(few_cores(range(count))) == few
+
+
+def test_threads_leave_the_cores_and_come_back() -> None:
+    threads = FakeThreads(ALL, ALL, {6}, {1, 7})
+    lent = Lent(threads)
+    assert threads.by_id == {0: ALL, 1: ALL, 2: {6}, 3: {1, 7}}, "nothing is known yet"
+    lent.look()
+    assert threads.by_id == {0: REST, 1: REST, 2: REST, 3: {1}}
+    lent.loan.end()
+    assert threads.by_id == {0: ALL, 1: ALL, 2: {6}, 3: {1, 7}}
+
+
+@pytest.mark.parametrize(
+    ("used_cores", "is_lent"),
+    [((4.1,), True), ((4.3,), False), ((0, 5.0), True), ((0, 5.2), False)],
+)
+def test_a_busy_server_keeps_its_cores(used_cores: tuple[float, ...], is_lent: bool) -> None:
+    lent = Lent(FakeThreads(ALL))
+    for used in used_cores:
+        lent.look(used)
+    assert (lent.threads.by_id[0] == REST) is is_lent
+    lent.loan.end()
+    assert lent.threads.by_id[0] == ALL
+
+
+def test_cores_are_lent_again_when_the_server_rests() -> None:
+    lent = Lent(FakeThreads(ALL))
+    for used in (0, 6, 0):
+        lent.look(used)
+    assert lent.threads.by_id[0] == REST
+
+
+def test_new_threads_leave_the_cores_and_come_back() -> None:
+    threads = FakeThreads(ALL)
+    lent = Lent(threads)
+    lent.look()
+    threads.by_id |= {1: threads.by_id[0], 2: ALL}
+    lent.look()
+    assert threads.by_id == {0: REST, 1: REST, 2: REST}
+    threads.by_id[3] = REST
+    lent.loan.end()
+    assert threads.by_id == {0: ALL, 1: ALL, 2: ALL, 3: ALL}
+
+
+def test_a_thread_that_was_pinned_meanwhile_stays() -> None:
+    threads = FakeThreads(ALL, ALL)
+    lent = Lent(threads)
+    lent.look()
+    threads.by_id[1] = frozenset({2})
+    lent.loan.end()
+    assert threads.by_id == {0: ALL, 1: {2}}
+
+
+def test_a_thread_that_ends_disturbs_nothing() -> None:
+    threads = FakeThreads(ALL, ALL)
+    threads.gone = {0}
+    lent = Lent(threads)
+    lent.look()
+    assert threads.by_id[1] == REST
+    lent.loan.end()
+    assert threads.by_id[1] == ALL
+
+
+def test_the_only_core_is_not_lent() -> None:
+    lent = Lent(FakeThreads({0}))
+    lent.look()
+    assert lent.threads.by_id == {0: {0}}
+
+
+@given(st.lists(st.sampled_from(["first", "second", "end first", "end second"]), max_size=12))
+def test_loans_leave_one_another_their_cores(steps: list[str]) -> None:
+    threads = FakeThreads(ALL, ALL, {7})
+    lent = Lent(threads)
+    lent.look()
+    loans = {"first": lent.loan, "second": lent.lender.loan()}
+    lent.loan.end()
+    for step in steps:
+        loan = loans[step.split()[-1]]
+        if step.startswith("end"):
+            loan.end()
+        else:
+            lent.clock.advance(1)
+            loan.look()
+        assert all(threads.by_id.values())
+    for loan in loans.values():
+        loan.end()
+    assert threads.by_id == {0: ALL, 1: ALL, 2: {7}}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="no core is left beside a lent one")
+def test_real_threads_move() -> None:
+    cores = os.sched_getaffinity(0)
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    clock = FakeClock()
+    loan = CoreLender(SystemThreads(), clock).loan()
+    try:
+        clock.advance(1_000)
+        loan.look()
+        assert thread.native_id is not None
+        assert os.sched_getaffinity(thread.native_id) == cores - set(few_cores(sorted(cores)))
+        loan.end()
+        assert os.sched_getaffinity(thread.native_id) == cores
+    finally:
+        loan.end()
+        stop.set()
+        thread.join()
