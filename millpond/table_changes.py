@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serving.base.errors import FailedPrecondition
+from serving.base.errors import FailedPrecondition, InvalidArgument
 
 if TYPE_CHECKING:
     from millpond.delta.row_changes import Ids
@@ -50,10 +50,12 @@ class TableChange:
 
 
 def check_changes(changes: Sequence[TableChange], ratio_max: float) -> None:
-    """Raises FailedPrecondition if more than `ratio_max` of all rows have changed.
+    """Raises FailedPrecondition if more than `ratio_max` of all rows have changed, and InvalidArgument for no share.
 
     Warns the caller's caller of each table that a server will read in full, with ManyRowsChanged.
     """
+    if not 0 <= ratio_max <= 1:
+        raise InvalidArgument(f"changed_ratio_max is {ratio_max:g}: give a share from 0 to 1")
     changed = sum(len(item.ids) for item in changes)
     rows = sum(item.row_count for item in changes)
     if changed > ratio_max * rows:

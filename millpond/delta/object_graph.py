@@ -9,8 +9,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from millpond.checkpoint_index import read_index
 from millpond.version_files import PREFIX
-from serving.base.errors import FailedPrecondition
+from serving.base.errors import DataLoss, FailedPrecondition
 
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -89,10 +90,19 @@ def read_object_graph(version: Path) -> ObjectGraph:
 
 
 def object_graph_bytes(version: Path) -> bytes:
-    reader = tf.train.load_checkpoint(str(version / PREFIX))
-    if not reader.has_tensor(OBJECT_GRAPH_KEY):
+    """Raises FailedPrecondition if the checkpoint has no graph, and DataLoss."""
+    if OBJECT_GRAPH_KEY not in read_index(version / PREFIX).entries:
         raise FailedPrecondition(
             f"{version} was not written by tf.saved_model.save of TensorFlow 2"
         )
-    value: bytes = reader.get_tensor(OBJECT_GRAPH_KEY)
+    value: bytes = read_tensor(version, OBJECT_GRAPH_KEY)
     return value
+
+
+def read_tensor(version: Path, key: str) -> Any:
+    """Reads a value of a version's checkpoint. Raises DataLoss if its files are damaged or missing."""
+    try:
+        return tf.train.load_checkpoint(str(version / PREFIX)).get_tensor(key)
+    except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
+        # TensorFlow's reader raises these for files that are short, or not there.
+        raise DataLoss(f"{version / PREFIX}: {key} cannot be read ({error})") from error

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import filecmp
 import shutil
+import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from millpond.delta.object_graph import (
     is_graph_of_base,
     object_graph_bytes,
     read_object_graph,
+    read_tensor,
 )
 from millpond.delta.row_changes import Ids, PatchedRows, StoredRows, changed_rows
 from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes
@@ -67,11 +69,15 @@ _ASSETS = "assets"
 
 @dataclass(frozen=True)
 class _Version:
-    """A version on disk, as far as its checkpoint says what it is."""
+    """A version on disk, as far as its checkpoint says what it is.
+
+    If its index has the keys of another version, `own_keys` has the keys of its checkpoint by those.
+    """
 
     path: Path
     index: CheckpointIndex
     graph: ObjectGraph
+    own_keys: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> _Version:
@@ -79,6 +85,10 @@ class _Version:
         if not (path / GRAPH_FILE).is_file():
             raise FailedPrecondition(f"{path} is no SavedModel: it has no {GRAPH_FILE}")
         return cls(path, read_index(path / PREFIX), read_object_graph(path))
+
+    def tensor(self, key: str) -> Any:
+        """Reads a value. Raises DataLoss."""
+        return read_tensor(self.path, self.own_keys.get(key, key))
 
     def rows(self, table: _StoredTable) -> StoredRows:
         entry = self.index.entries[table.key]
@@ -128,7 +138,8 @@ def delta_of_versions(
     """Writes a version that answers as `new`, with the tables of `old` and the rows that differ.
 
     If `old` is a base or one of its deltas, the delta is of that base. Else the tables are those named like
-    "model/table", or the large ones, as `export_base` chooses them.
+    "model/table", or the large ones, as `export_base` chooses them. `new` may be an ordinary version if `old` is
+    one, or is a delta that this function has made of ordinary versions.
 
     Raises FailedPrecondition if `path` exists, the two have different graphs, assets or variables, more than
     `changed_ratio_max` of the rows differ, or no link can be made; InvalidArgument if there is no such
@@ -137,8 +148,8 @@ def delta_of_versions(
     """
     path = Path(path)
     refuse_existing(path)
-    versions = _Version.read(Path(old)), _Version.read(Path(new))
-    _refuse_other_model(*versions)
+    versions = _read_alike(Path(old), Path(new))
+    _refuse_other_variables(*versions)
     tables = _tables(versions[0], table_names, table_bytes_min)
     with ExitStack() as stack:
         rows = [_new_rows(versions[1], table, stack) for table in tables]
@@ -159,13 +170,45 @@ def delta_of_versions(
     return written_delta(path, changes, written_bytes)
 
 
-def _refuse_other_model(old: _Version, new: _Version) -> None:
-    """Raises FailedPrecondition if the versions differ in more than the values of variables."""
-    if graph_digest(old.path) != graph_digest(new.path):
+def _read_alike(old_path: Path, new_path: Path) -> tuple[_Version, _Version]:
+    """Reads two versions, by the keys of the old one. Raises FailedPrecondition if their graphs differ."""
+    old, new = _Version.read(old_path), _Version.read(new_path)
+    if is_graph_of_base(old.graph) and not is_graph_of_base(new.graph):
+        found = _by_keys_of(old, new)
+    else:
+        found = new if graph_digest(old_path) == graph_digest(new_path) else None
+    if found is None:
         raise FailedPrecondition(
-            f"{old.path} and {new.path} have different graphs: a delta has the graph of the old one, and only "
+            f"{old_path} and {new_path} have different graphs: a delta has the graph of the old one, and only "
             "other values of variables"
         )
+    return old, found
+
+
+def _by_keys_of(old: _Version, new: _Version) -> _Version | None:
+    """An ordinary version by the keys of a delta of ordinary versions; None if the graphs differ.
+
+    The graph of such a delta is that of an ordinary version with a part that writes rows. So the new version's graph
+    gets one too, and is compared then.
+    """
+    if "model" not in old.graph.children(old.graph.root):
+        return None
+    keys = new.graph.same_values(old.graph, old.graph.child("model"))
+    own_keys = {theirs: mine for mine, theirs in keys.items()}
+    tables = [replace(table, key=own_keys.get(table.key, "")) for table in _tables(old, (), 0)]
+    if not all(table.key for table in tables):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        extended = Path(folder, "version")
+        _write_extended_graph(new, tables, extended)
+        if graph_digest(extended) != graph_digest(old.path):
+            return None
+    entries = {keys.get(key, key): entry for key, entry in new.index.entries.items()}
+    return replace(new, index=replace(new.index, entries=entries), own_keys=own_keys)
+
+
+def _refuse_other_variables(old: _Version, new: _Version) -> None:
+    """Raises FailedPrecondition if the versions of a graph differ in more than the values of variables."""
     if different := _different_assets(old.path / _ASSETS, new.path / _ASSETS):
         raise FailedPrecondition(
             f"the asset {different[0]} differs: a delta has those of {old.path}"
@@ -237,12 +280,11 @@ def _matrices(index: CheckpointIndex) -> Iterator[_StoredTable]:
 def _new_rows(new: _Version, table: _StoredTable, stack: ExitStack) -> StoredRows | PatchedRows:
     """The rows of the new version, with its own changes if it is a delta."""
     stored = stack.enter_context(closing(new.rows(table)))
-    if not table.ids_key:
+    if table.ids_key not in new.index.entries:
         return stored
-    reader = tf.train.load_checkpoint(str(new.path / PREFIX))
-    rows = reader.get_tensor(table.rows_key)
+    rows = new.tensor(table.rows_key)
     as_bytes = np.ascontiguousarray(rows).view(np.uint8).reshape(-1, stored.row_bytes)
-    return PatchedRows(stored, reader.get_tensor(table.ids_key), as_bytes)
+    return PatchedRows(stored, new.tensor(table.ids_key), as_bytes)
 
 
 def _change(
@@ -301,9 +343,8 @@ def _keys_of_list(graph: ObjectGraph, name: str) -> list[str]:
 
 def _tensors(new: _Version, tables: Sequence[_StoredTable], graph: _DeltaGraph) -> dict[str, Any]:
     """The new version's values of all that is in no table, by the delta's keys."""
-    reader = tf.train.load_checkpoint(str(new.path / PREFIX))
     whole = graph.keys.keys() - {table.key for table in tables}
-    found = {graph.keys[key]: tf.constant(reader.get_tensor(key)) for key in sorted(whole)}
+    found = {graph.keys[key]: tf.constant(new.tensor(key)) for key in sorted(whole)}
     return found | {OBJECT_GRAPH_KEY: tf.constant(graph.object_graph)}
 
 

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+import shutil
 import tracemalloc
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
@@ -894,6 +896,33 @@ def test_delta_of_two_versions_may_be_a_base_of_more(plain: PlainModel) -> None:
     assert third.changed_rows == second.changed_rows
 
 
+def test_deltas_go_on_without_the_ordinary_version(plain: PlainModel) -> None:
+    from millpond.delta import delta_of_versions
+
+    plain.train()
+    old = plain.export(1)
+    first = delta_of_versions(old, old, plain.base_path / "2", table_names=NAMES)
+    shutil.rmtree(old)
+    plain.train()
+    second = delta_of_versions(first.path, plain.export(3), plain.base_path / "4")
+    assert dict(second.changed_rows) == {"table_0": 10, "table_1": 10}
+    assert loaded_answer(second.path, IDS).tobytes() == plain.answer(IDS).tobytes()
+    plain.scale = 2.0
+    with pytest.raises(FailedPrecondition, match="different graphs"):
+        delta_of_versions(first.path, plain.export(5), plain.base_path / "6")
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_new_version_without_its_data_is_an_error(plain: PlainModel, is_missing: bool) -> None:
+    from millpond.delta import delta_of_versions
+
+    old, new = plain.export(1), plain.export(2)
+    shard = variables(new).with_name("variables.data-00000-of-00001")
+    os.truncate(shard, 100) if not is_missing else shard.unlink()
+    with pytest.raises(DataLoss, match=re.escape(f"{variables(new)}: ")):
+        delta_of_versions(old, new, plain.base_path / "3", table_names=NAMES)
+
+
 def test_delta_of_two_bases_is_of_the_first(tmp_path: Path) -> None:
     from millpond.delta import delta_of_versions
 
@@ -929,6 +958,8 @@ def test_delta_of_keras_exports_keeps_vocabularies(tmp_path: Path) -> None:
     assert answer.numpy().tobytes() == expected
     # Keras writes each variable twice: its own, and that of TensorFlow in it.
     assert list(delta.changed_rows.values()) == [2, 2, 2, 2]
+    again = delta_of_versions(delta.path, tmp_path / "2", tmp_path / "4")
+    assert list(again.changed_rows.values()) == [2, 2, 2, 2]
 
 
 def test_other_graph_is_refused(plain: PlainModel) -> None:

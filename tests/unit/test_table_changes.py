@@ -9,7 +9,7 @@ import pytest
 
 from millpond import delta_command
 from millpond.table_changes import ManyRowsChanged, TableChange, check_changes
-from serving.base.errors import FailedPrecondition
+from serving.base.errors import FailedPrecondition, InvalidArgument
 
 LARGE = TableChange("large", 1_000_000, 64, np.arange(1_000))
 
@@ -47,6 +47,12 @@ def test_changes_of_too_many_rows_are_refused() -> None:
         FailedPrecondition, match=r"5,001 of 20,000 rows .*users 25\.0%.* 20\.0% may"
     ):
         export(change(5_001))
+
+
+@pytest.mark.parametrize("ratio", [20, -0.1, float("nan")])
+def test_the_limit_is_a_share(ratio: float) -> None:
+    with pytest.raises(InvalidArgument, match="give a share from 0 to 1"):
+        check_changes([change(1)], ratio)
 
 
 def importer(*changes: TableChange) -> Callable[..., Any]:
