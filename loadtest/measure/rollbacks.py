@@ -1,15 +1,38 @@
-"""Measures rollbacks from a version to the version before it, which is kept, as a client sees them."""
+"""Measures rollbacks from a version to the version before it, which is kept, as clients see them."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
+import numpy as np
+
+from loadtest.drive.generator import Generator
+from loadtest.plan.plan import Outcome, Plan
 from serving.base.clock import NS_PER_SECOND, Clock, pause
-from serving.base.errors import Unavailable
+from serving.base.errors import StatusCode, Unavailable
 from serving.base.protos import predict_pb2
 from serving.client import Client
 
 _TIMEOUT_SECONDS = 60
+
+_STEADY_SECONDS = 0.05
+"""The time before each change of the version that answers: the server has told all of the last change by then, and
+the other client has sent requests."""
+
+_PERIOD_NS = 250_000
+"""The shortest time between two requests of the client that looks for the version before. Without a pause it would
+take more of a core than the rollback, on a machine of two."""
+
+_ROLLBACK_NS_MAX = 2 * NS_PER_SECOND
+"""The time for which that client asks, for each rollback."""
+
+
+@dataclass(frozen=True)
+class Instants:
+    """The instants of one rollback: its call, its reply, and when its version was allowed again."""
+
+    began_ns: int
+    replied_ns: int
+    allowed_ns: int
 
 
 def measure_rollbacks(
@@ -24,52 +47,78 @@ def measure_rollbacks(
 ) -> Mapping[str, Sequence[float]]:
     """Rolls back from `new` to `old`, and forward again, `count` times, at a server that serves `new`.
 
-    Of each rollback: ms to the first answer of `old` that another client gets, which asks without a pause; ms to its
-    reply; ms to the first answer after the reply, and 1 if that answer came from another version. The reply comes
-    after the first answer, because it promises that the rollback is on disk and that readers of the state see it.
-    `target` is the server's admin address. `see` gets each answer after a reply, and the instant at which its
-    rollback began. Raises MillpondError.
+    Of each rollback: ms to the first answer of `old` that another client gets; ms to its reply; ms to the first
+    answer after the reply, and 1 if that answer, or one to a later request of the other client, came from another
+    version. The other client is a process of its own (the native issue loop), because two clients in one
+    interpreter wait for each other. `target` is the server's admin address. `see` gets each answer after a reply,
+    and the instant at which its rollback began. Raises MillpondError.
     """
-    model = request.model_spec.name
-    found: dict[str, list[float]] = {"seen_ms": [], "reply_ms": [], "answer_ms": [], "is_late": []}
-    with Client(target) as client, Client(target) as other, ThreadPoolExecutor(1) as pool:
+    model, instants = request.model_spec.name, []
+    answer_ms, is_other = [], []
+    with Client(target) as client, Generator(_asking(request, count), target) as other:
+        pause(clock, max(0, other.started_ns - clock.now_ns()) / NS_PER_SECOND)
         for _ in range(count):
-            is_asking = threading.Event()
-            seen_ns = pool.submit(_first_answer_ns, other, request, old, is_asking, clock)
-            is_asking.wait(_TIMEOUT_SECONDS)
+            pause(clock, _STEADY_SECONDS)
             began_ns = clock.now_ns()
             client.rollback(model)
             replied_ns = clock.now_ns()
             answer = client.predict_message(request)
-            found["answer_ms"].append((clock.now_ns() - began_ns) / 1e6)
+            answer_ms.append((clock.now_ns() - began_ns) / 1e6)
+            is_other.append(answer.model_spec.version.value != old)
             if see is not None:
                 see(began_ns, answer)
-            found["seen_ms"].append((seen_ns.result() - began_ns) / 1e6)
-            found["reply_ms"].append((replied_ns - began_ns) / 1e6)
-            found["is_late"].append(answer.model_spec.version.value != old)
+            pause(clock, _STEADY_SECONDS)
+            instants.append(Instants(began_ns, replied_ns, clock.now_ns()))
             client.allow(model, new)
             _wait_for_default(client, model, new, clock)
-    return found
+        asked = Asked(other.stop())
+    are_late = [asked.is_late(rollback, old) for rollback in instants]
+    return {
+        "seen_ms": [asked.first_answer_ms(rollback, old) for rollback in instants],
+        "reply_ms": [(item.replied_ns - item.began_ns) / 1e6 for item in instants],
+        "answer_ms": answer_ms,
+        "is_late": [float(a or b) for a, b in zip(is_other, are_late, strict=True)],
+    }
 
 
-def _first_answer_ns(
-    client: Client,
-    request: predict_pb2.PredictRequest,
-    version: int,
-    is_asking: threading.Event,
-    clock: Clock,
-) -> int:
-    """Sends requests one after another until `version` answers; returns the instant of that answer.
+def _asking(request: predict_pb2.PredictRequest, rollback_count: int) -> Plan:
+    """A client that sends `request` again when it has an answer, until after the last rollback."""
+    request_count = rollback_count * _ROLLBACK_NS_MAX // _PERIOD_NS
+    return Plan(
+        offsets_ns=np.arange(request_count, dtype=np.int64) * _PERIOD_NS,
+        payload_of=np.zeros(request_count, np.int32),
+        payloads=[request.SerializeToString()],
+        channel_count=1,
+        in_flight_max=1,
+    )
 
-    Sets `is_asking` after the first answer. Raises Unavailable at the timeout.
-    """
-    end_ns = clock.now_ns() + _TIMEOUT_SECONDS * NS_PER_SECOND
-    while clock.now_ns() < end_ns:
-        answer = client.predict_message(request)
-        if answer.model_spec.version.value == version:
-            return clock.now_ns()
-        is_asking.set()
-    raise Unavailable(f"version {version} does not answer after {_TIMEOUT_SECONDS} s")
+
+class Asked:
+    """The answers to a client that asks beside rollbacks."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        """Raises Unavailable if a request failed."""
+        failed = [reply.data for reply in outcome.replies if reply.code != StatusCode.OK]
+        if failed:
+            raise Unavailable(f"a request beside a rollback failed: {failed[0]!r}")
+        responses = (predict_pb2.PredictResponse.FromString(item.data) for item in outcome.replies)
+        versions = [response.model_spec.version.value for response in responses]
+        self._versions = np.array(versions, np.int64)[outcome.reply_of]
+        self._issued_ns, self._completed_ns = outcome.issued_ns, outcome.completed_ns
+
+    def first_answer_ms(self, rollback: Instants, version: int) -> float:
+        """The ms from the rollback to the first answer of `version`. Raises Unavailable if there is none."""
+        is_first = (self._versions == version) & (self._completed_ns >= rollback.began_ns)
+        instants = self._completed_ns[is_first & (self._issued_ns < rollback.allowed_ns)]
+        if not instants.size:
+            raise Unavailable(f"no request got an answer of version {version} after its rollback")
+        return float(instants.min() - rollback.began_ns) / 1e6
+
+    def is_late(self, rollback: Instants, version: int) -> bool:
+        """True if a request that was sent after the reply was answered by another version."""
+        is_after = self._issued_ns >= rollback.replied_ns
+        is_answered = self._completed_ns < rollback.allowed_ns
+        return bool(np.any((self._versions != version) & is_after & is_answered))
 
 
 def _wait_for_default(client: Client, model: str, version: int, clock: Clock) -> None:

@@ -78,6 +78,11 @@ LABELS_SECONDS_MAX = 10.0
 
 Result = TypeVar("Result")
 
+REPLY_SECONDS_MAX = 0.005
+"""The longest that the control thread waits between the answer to an operator and what follows from it. Without
+that wait it would keep the interpreter, and the thread that sends the reply would get it only when all is
+told. A reply takes less than a millisecond; this is the interpreter's switch interval."""
+
 FAILED_TURN_NS = NS_PER_SECOND
 """The time until decisions of a model are tried again after a bug ended them."""
 
@@ -298,11 +303,11 @@ class AspiredVersionsManager:
             case Progress(servable_id, changes):
                 self._proceed(servable_id, changes)
             case Request(name, change, Reply() as reply):
-                reply.answer(partial(self._event, name, change))
+                reply.answer(lambda: (self._event(name, change), None))
             case Request(name, change):
                 self._event(name, change)
             case OperatorRequest(name, change, reply):
-                reply.answer(partial(self._operate, name, change))
+                self._answer_operator(name, change, reply)
             case Loaded(servable_id, servable):
                 self._loaded(servable_id, servable)
             case LoadFailed(servable_id, error):
@@ -321,14 +326,28 @@ class AspiredVersionsManager:
         if not self._is_stopping:
             events.aspire(turn, versions)
 
-    def _operate(self, name: str, change: StreamChange[Result]) -> Result:
-        """Applies an operator's change. Raises NotFound for a stream without versions."""
+    def _answer_operator(
+        self, name: str, change: StreamChange[Result], reply: Reply[Result]
+    ) -> None:
+        """Applies an operator's change, and answers once requests and readers see it. What only tells of it, and
+        takes longer, comes after the answer.
+        """
+        turn = reply.answer(partial(self._operate, name, change))
+        if turn is not None:
+            self._inbox.wait(REPLY_SECONDS_MAX)
+            reply.run(partial(self._follow, turn.before, turn.decision()))
+
+    def _operate(self, name: str, change: StreamChange[Result]) -> tuple[Result, Turn]:
+        """Shows an operator's change. Raises NotFound for a stream without versions."""
         if not self._streams.of(name).exists:
             raise errors.NotFound(
                 f"model {name!r} has no versions; "
                 f"models with versions: {listed(self._streams.names())}"
             )
-        return self._event(name, change, Found(self._listener.found_versions(name)))
+        turn = self._turn(name, Found(self._listener.found_versions(name)))
+        result = change(turn)
+        self._show(turn.before, turn.decision())
+        return result, turn
 
     def _proceed(self, servable_id: ServableId, changes: Iterable[LifeChange]) -> None:
         harness = self._streams.of(servable_id.name).harnesses.get(servable_id.version)
@@ -380,11 +399,12 @@ class AspiredVersionsManager:
         seconds, now_ns = seconds_since(self._clock, start_ns), self._clock.now_ns()
         # Requests see the version now, so nothing that may fail is asked any more.
         events.published(turn, version, seconds, now_ns)
-        self._follow(turn.decision())
+        self._publish(turn.decision())
+        self._follow(turn.before, turn.decision())
 
-    def _event(self, name: str, change: StreamChange[Result], found: Found | None = None) -> Result:
+    def _event(self, name: str, change: StreamChange[Result]) -> Result:
         """Applies what follows at once from an event. If `change` raises, nothing has changed."""
-        turn = self._turn(name, found)
+        turn = self._turn(name)
         result = change(turn)
         self._apply(turn.before, turn.decision())
         return result
@@ -397,7 +417,12 @@ class AspiredVersionsManager:
     # --- Effects ----------------------------------------------------------------------------------
 
     def _apply(self, before: StreamState, decision: Decision) -> None:
-        """Applies a decision: to the serving map, in one snapshot, and then to everything else.
+        """Applies a decision. See `_show` for what it raises."""
+        self._show(before, decision)
+        self._follow(before, decision)
+
+    def _show(self, before: StreamState, decision: Decision) -> None:
+        """Lets requests see a decision, in one snapshot, and then all readers.
 
         If the serving map refuses the change, raises its error with nothing applied: the state stays what
         requests see.
@@ -408,19 +433,31 @@ class AspiredVersionsManager:
             self._retire(before, decision, version)
         elif decision.routing != before.routing:
             self._serving_map.set_routing(decision.state.name, decision.routing)
-        self._follow(decision)
+        self._publish(decision)
 
-    def _follow(self, decision: Decision) -> None:
-        """Applies a decision that requests see already: the state for all readers, then the statuses, the
-        notices and the effects.
+    def _publish(self, decision: Decision) -> None:
+        """Lets all readers see a decision that requests see already, and the next process its blocks: an
+        operator's caller waits until these are on disk.
         """
         self._streams.replace(decision.state)
         # Before the notices, so that whoever reads a line of the log finds the status that it speaks of.
         self._record(decision.statuses_after)
         for notice in decision.notices:
+            if isinstance(notice, BlocksChanged):
+                self._guarded(partial(self._keep, decision.state.name, notice.blocks))
+
+    def _keep(self, name: str, blocks: BlockedState) -> None:
+        self._listener.keep_blocked_versions(name, blocks.rolled_back)
+
+    def _follow(self, before: StreamState, decision: Decision) -> None:
+        """Tells of a decision that all see already, and begins its effects."""
+        name = decision.state.name
+        if decision.routing != before.routing:
+            self._guarded(partial(self._streams.tell_routing, name))
+        for notice in decision.notices:
             # If a notice fails, the effects follow all the same, because all readers have the state that
             # they belong to.
-            self._guarded(partial(self._tell, decision.state.name, notice))
+            self._guarded(partial(self._tell, name, notice))
         for effect in decision.effects:
             self._act(decision.state, effect)
 
@@ -454,7 +491,6 @@ class AspiredVersionsManager:
             case LogLine(level, event, fields):
                 getattr(_log, level)(event, model=name, **fields)
             case BlocksChanged(blocks):
-                self._listener.keep_blocked_versions(name, blocks.rolled_back)
                 self._listener.blocked_versions_changed(name, blocks.left_out)
             case DefaultChanged(version, previous, how):
                 self._listener.default_version_changed(name, version, previous, how)

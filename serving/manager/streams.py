@@ -100,10 +100,12 @@ class Streams:
 
     def replace(self, state: StreamState) -> None:
         """Publishes the state. Forgets the stream if nothing is left of it."""
-        is_routing_new = self.routing(state.name) != state.routing
         if state.is_forgettable:
             self._states.pop(state.name, None)
         else:
             self._states[state.name] = state
-        for listener in self._listeners if is_routing_new else ():
-            listener(state.name)
+
+    def tell_routing(self, name: str) -> None:
+        """Tells the listeners of a stream whose routing has changed. Called after `replace`."""
+        for listener in self._listeners:
+            listener(name)

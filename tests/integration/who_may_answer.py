@@ -165,7 +165,7 @@ class Machine(LifeMachine):
     def _listen(self, world: World) -> None:
         """Records promotions before the map shows them, and labels as they are requested."""
         manager, model = world.manager, self.checked.model
-        apply, follow = manager._apply, manager._follow
+        show, publish = manager._show, manager._publish
         self.wanted_labels: Mapping[str, int] = {}
 
         def note(decision: Decision) -> None:
@@ -179,17 +179,17 @@ class Machine(LifeMachine):
                 model.led_to = {key: item for key, item in led_to if key in labels}
             self.decided = decision.state
 
-        def applied(before: StreamState, decision: Decision) -> None:
+        def shown(before: StreamState, decision: Decision) -> None:
             note(decision)
-            apply(before, decision)
+            show(before, decision)
 
-        def followed(decision: Decision) -> None:
-            # The decision on a loaded version is not applied, because the map has the version already.
+        def published(decision: Decision) -> None:
+            # The decision on a loaded version is only published, because the map has the version already.
             note(decision)
-            follow(decision)
+            publish(decision)
 
-        manager._apply = applied  # type: ignore[method-assign]
-        manager._follow = followed  # type: ignore[method-assign]
+        manager._show = shown  # type: ignore[method-assign]
+        manager._publish = published  # type: ignore[method-assign]
 
     def look(self, world: World, routing: Routing) -> None:
         """Queries the native map right after it changed."""

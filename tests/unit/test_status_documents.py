@@ -97,6 +97,7 @@ class World:
     def route(self, name: str = "m", **routing: object) -> None:
         state = StreamState(name=name, routing=Routing(**routing), is_idle=False)  # type: ignore[arg-type]
         self.streams.replace(state)
+        self.streams.tell_routing(name)
 
     def reason(self) -> str:
         """The reason of `/readyz`."""
@@ -228,6 +229,7 @@ def test_version_is_ready_between_state_and_status() -> None:
     state = StreamState(name="m", routing=Routing(default_version=2), is_idle=False)
     vars(state)["ready_versions"] = (1, 2)
     world.streams.replace(state)
+    world.streams.tell_routing("m")
     assert world.grpc.http_documents["/v2/models/m/ready"][0] == 200
 
 

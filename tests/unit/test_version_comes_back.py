@@ -97,8 +97,8 @@ def test_rollback_is_kept_in_full_until_allowed() -> None:
     world = world_with(KEEP)
     world.settle(1)
     world.settle(2)
-    answer(world, world.manager.rollback("m"))
     since_wall_ns = world.clock.wall_ns()
+    answer(world, world.manager.rollback("m"))
     assert world.kept_blocked_versions["m"] == {
         2: BlockedVersion(
             by=BlockedBy.OPERATOR, reason="rolled back from 2 to 1", since_wall_ns=since_wall_ns
