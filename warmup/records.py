@@ -21,6 +21,7 @@ RECORD_BYTES_MAX = 2**28
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
+_PARQUET = b"PAR1"
 # TFRecord stores checksums rotated and shifted by this, because the crc of data that contains a crc is
 # weak.
 _MASK_DELTA = 0xA282EAD8
@@ -89,6 +90,10 @@ def _read_record(file: BinaryIO, offset: int, size_bytes: int, path: object) -> 
     header = file.read(_HEADER.size)
     if len(header) < _HEADER.size:
         raise DataLoss(f"{path}: record header at byte {offset} is cut short; copy the file again")
+    if offset == 0 and header.startswith(_PARQUET):
+        raise DataLoss(
+            f"{path} is a Parquet file, and only TFRecord files are read: log with the type tfrecord"
+        )
     length_bytes, length_crc32c = _HEADER.unpack(header)
     if _masked_crc32c(header[:8]) != length_crc32c:
         raise DataLoss(

@@ -189,9 +189,7 @@ def _compare(base: Path, table: Any) -> Any:
     stored_table = open_base(base).tables[0]
     entry = index.entries[stored_table.key]
     shard = index.shard(entry.shard_id)
-    with closing(
-        StoredRows(shard, entry.offset, stored_table.shape, stored_table.row_bytes)
-    ) as stored:
+    with closing(StoredRows(shard, entry, stored_table.shape, stored_table.row_bytes)) as stored:
         return changed_rows(stored, LiveRows(table))
 
 

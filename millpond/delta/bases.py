@@ -113,6 +113,10 @@ def open_base(path: Path | str) -> Base:
     FailedPrecondition if `path` is no base, DataLoss if it is damaged, and OSError.
     """
     path = Path(path)
+    if not path.exists():
+        raise FailedPrecondition(
+            f"{path} is gone: give a delta of it in its place, which has the same tables, or export a new base"
+        )
     if not (path / GRAPH_FILE).is_file():
         raise FailedPrecondition(f"{path} is no SavedModel: it has no {GRAPH_FILE}")
     index = read_index(path / PREFIX)

@@ -151,7 +151,7 @@ def _changes(
 def _compared(rows: LiveRows, table: Table, index: CheckpointIndex) -> Ids:
     entry = index.entries[table.key]
     shard = index.shard(entry.shard_id)
-    with closing(StoredRows(shard, entry.offset, table.shape, table.row_bytes)) as stored:
+    with closing(StoredRows(shard, entry, table.shape, table.row_bytes)) as stored:
         return changed_rows(stored, rows)
 
 

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import google_crc32c
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from millpond.checkpoint_index import Entry, masked
 from serving.base.errors import DataLoss
 
 _PIECE_BYTES = 2**20
@@ -34,19 +36,27 @@ class TableRows(Protocol):
 
 
 class StoredRows:
-    """The rows of a table in a shard of a checkpoint, from `offset` on."""
+    """The rows of a table in a shard of a checkpoint, at the place in its `entry`."""
 
-    def __init__(self, shard: Path, offset: int, shape: tuple[int, int], row_bytes: int) -> None:
+    def __init__(self, shard: Path, entry: Entry, shape: tuple[int, int], row_bytes: int) -> None:
         """Raises OSError."""
         self.shape = shape
         self.row_bytes = row_bytes
         self._path = shard
         self._file = shard.open("rb", buffering=0)
-        self._offset = offset
+        self._offset: int = entry.offset
         self._buffer = np.empty(0, np.uint8)
+        self._masked_crc32c: int = entry.crc32c
+        # The rows that were read from the first one on, and their CRC32C.
+        self._read_rows = 0
+        self._crc32c = 0
 
     def piece(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """See `TableRows`. Raises OSError, and DataLoss if the file ends before."""
+        """See `TableRows`.
+
+        Raises OSError, and DataLoss if the file ends before, or if these are the last rows of all that were read in
+        order, and their checksum is not the one of the index.
+        """
         size = (stop - start) * self.row_bytes
         if self._buffer.size < size:
             self._buffer = np.empty(size, np.uint8)
@@ -58,7 +68,17 @@ class StoredRows:
             if not count:
                 raise DataLoss(f"{self._path}: it ends before the rows of its table do")
             done += count
+        self._check(start, stop, view)
         return view
+
+    def _check(self, start: int, stop: int, view: NDArray[np.uint8]) -> None:
+        if start != self._read_rows:
+            return
+        self._read_rows, self._crc32c = stop, google_crc32c.extend(self._crc32c, view)
+        if stop == self.shape[0] and masked(self._crc32c) != self._masked_crc32c:
+            raise DataLoss(
+                f"{self._path}: the checksum of a table is wrong: restore the file, or export the version again"
+            )
 
     def rows_of(self, ids: Ids) -> NDArray[np.uint8]:
         """The bytes of the rows `ids`, a row each. Raises OSError, and ValueError if the file is too short."""

@@ -93,7 +93,7 @@ class _Version:
     def rows(self, table: _StoredTable) -> StoredRows:
         entry = self.index.entries[table.key]
         shard = self.index.shard(entry.shard_id)
-        return StoredRows(shard, entry.offset, table.shape, table.row_bytes)
+        return StoredRows(shard, entry, table.shape, table.row_bytes)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,9 @@ LoadedTables::LoadedTables(TablePlan plan) {
   }
   for (PlannedTable& planned : plan.tables) {
     LoadedTable& table = tables_.emplace_back();
-    table.report.variable = planned.variable;
+    // People know the variable by its path in the model, and not by the name of a node.
+    table.report.variable =
+        planned.tensor.first.substr(0, planned.tensor.first.find("/.ATTRIBUTES"));
     table.report.bytes = planned.bytes;
     table.plan = std::move(planned);
   }

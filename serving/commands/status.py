@@ -98,7 +98,7 @@ def _rows(name: str, model: Mapping[str, Any], now_wall_ns: int) -> list[tuple[s
             age_text((now_wall_ns - version["state_changed_wall_ns"]) / NS_PER_SECOND),
             _memory_text(version),
             ", ".join(roles(model, version)),
-            _remark(version) or unload_reason(model, version),
+            _error(version) or unload_reason(model, version) or _remark(version),
         )
         for version in model["versions"]
     ]
@@ -169,11 +169,13 @@ def _memory_text(version: Mapping[str, Any]) -> str:
     return "" if resident_bytes is None else f"{resident_bytes / _BYTES_PER_MB:,.1f}"
 
 
+def _error(version: Mapping[str, Any]) -> str:
+    outcome = "load failed: " if is_failed_load(version) else ""
+    return _one_line(f"{outcome}{version['error_message']}") if version["error_message"] else ""
+
+
 def _remark(version: Mapping[str, Any]) -> str:
-    """The version's error, or else its failed gates, or else the stage of its load or unload; "" otherwise."""
-    if version["error_message"]:
-        outcome = "load failed: " if is_failed_load(version) else ""
-        return _one_line(f"{outcome}{version['error_message']}")
+    """The version's failed gates, or else the stage of its load or unload; "" otherwise."""
     failed = [item for item in version.get("verdicts", ()) if not item["is_passed"]]
     if failed:
         return _one_line("; ".join(f"gate {item['gate']}: {item['reason']}" for item in failed))

@@ -130,6 +130,8 @@ def _status_reasons(statuses: Sequence[ServableStatus]) -> dict[int, str]:
 
 def _status_reason(status: ServableStatus) -> str:
     version = f"version {status.id.version}"
+    if status.health.code is StatusCode.CANCELLED:
+        return f"{version} was not loaded: {status.health.message}"
     if status.health.code is not StatusCode.OK:
         again = "" if status.state is END else " and is tried again"
         return f"{version} failed{again}: {status.health.message or status.health.code.name}"

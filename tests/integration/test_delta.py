@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -208,7 +209,7 @@ def test_negative_zero_and_nan_are_compared_by_bits(tmp_path: Path) -> None:
     index = read_index(variables(model.export_base(1)))
     table.assign([[-0.0, 1.0], [np.nan, 1.0], [2.0, 0.0], [3.0, 3.0]])
     entry = index.entries[f"tables/0{SUFFIX}"]
-    with closing(StoredRows(index.shard(entry.shard_id), entry.offset, (4, 2), 8)) as stored:
+    with closing(StoredRows(index.shard(entry.shard_id), entry, (4, 2), 8)) as stored:
         assert changed_rows(stored, LiveRows(table)).tolist() == [0]
 
 
@@ -238,7 +239,7 @@ def test_comparison_takes_memory_for_pieces_only(tmp_path: Path) -> None:
     entry = index.entries[stored_table.key]
     shard = index.shard(entry.shard_id)
     tracemalloc.start()
-    with closing(StoredRows(shard, entry.offset, stored_table.shape, 64)) as stored:
+    with closing(StoredRows(shard, entry, stored_table.shape, 64)) as stored:
         changed = changed_rows(stored, LiveRows(model.module.tables[0]))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -321,6 +322,13 @@ def test_replaced_base_is_refused(model: TrainedModel) -> None:
     export_base(model.module, base.path, signatures=model._answer, tables=model.module.tables)
     with pytest.raises(FailedPrecondition, match="is not the base that this was"):
         export_delta(model.module, base, model.base_path / "2")
+
+
+def test_base_that_is_gone_has_a_remedy(tmp_path: Path) -> None:
+    model = TrainedModel(tmp_path)
+    shutil.rmtree(model.export_base(1))
+    with pytest.raises(FailedPrecondition, match="is gone: give a delta of it in its place"):
+        model.export_delta(2)
 
 
 def test_plain_model_is_no_base(tmp_path: Path) -> None:
@@ -533,6 +541,16 @@ def test_damaged_index_is_an_error(model: TrainedModel) -> None:
         open_base(model.base_path / "1")
 
 
+def test_damaged_base_is_an_error(model: TrainedModel) -> None:
+    from millpond.delta import export_delta
+
+    model.train()
+    base = model.base_path / "1"
+    flip_a_byte(base / "variables" / "variables.data-00000-of-00002", 31_000)
+    with pytest.raises(DataLoss, match="the checksum of a table is wrong"):
+        export_delta(model.module, base, model.base_path / "2")
+
+
 def test_truncated_shard_is_an_error(model: TrainedModel) -> None:
     from millpond.delta.row_changes import LiveRows, StoredRows, changed_rows
 
@@ -540,7 +558,7 @@ def test_truncated_shard_is_an_error(model: TrainedModel) -> None:
     os.truncate(shard, 31_999)
     (table, _) = model.module.tables
     with (
-        closing(StoredRows(shard, 0, (1000, 8), 32)) as stored,
+        closing(StoredRows(shard, SimpleNamespace(offset=0, crc32c=0), (1000, 8), 32)) as stored,
         pytest.raises(DataLoss, match="it ends before"),
     ):
         changed_rows(stored, LiveRows(table))
@@ -921,6 +939,21 @@ def test_new_version_without_its_data_is_an_error(plain: PlainModel, is_missing:
     os.truncate(shard, 100) if not is_missing else shard.unlink()
     with pytest.raises(DataLoss, match=re.escape(f"{variables(new)}: ")):
         delta_of_versions(old, new, plain.base_path / "3", table_names=NAMES)
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_damaged_versions_are_an_error(plain: PlainModel, damaged: int) -> None:
+    from millpond.delta import delta_of_versions
+
+    plain.export(1)
+    plain.train()
+    plain.export(2)
+    data = variables(plain.base_path / str(damaged)).with_name("variables.data-00000-of-00001")
+    flip_a_byte(data, 100_000)
+    with pytest.raises(DataLoss, match=re.escape(f"{data}: the checksum of a table is wrong")):
+        delta_of_versions(
+            plain.base_path / "1", plain.base_path / "2", plain.base_path / "3", table_names=NAMES
+        )
 
 
 def test_delta_of_two_bases_is_of_the_first(tmp_path: Path) -> None:

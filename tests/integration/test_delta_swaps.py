@@ -189,6 +189,32 @@ def test_delta_of_a_replaced_file_is_read_in_full(
     assert metric(server, "serving_swap_delta_restored_in_full") == 1
 
 
+@pytest.mark.parametrize("columns", [0, COLUMNS - 1, 2 * COLUMNS])
+def test_rows_of_another_width_are_refused(
+    host: ModelHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    import tensorflow as tf
+
+    from millpond.delta import deltas
+
+    narrow = Training(tmp_path / "narrow")
+    narrow.export(1, is_base=True)
+    whole = deltas._tensors
+
+    def of_another_width(*arguments: Any) -> dict[str, Any]:
+        found = whole(*arguments)
+        rows = arguments[2].tables[0].rows_key
+        found[rows] = tf.zeros([found[rows].shape[0], columns])
+        return found
+
+    hosted = host.model(narrow.model.base_path, prefix="narrow")
+    hosted.wait_until_available(1)
+    monkeypatch.setattr(deltas, "_tensors", of_another_width)
+    narrow.export(2)
+    reason = str(hosted.wait_for_log("load_failed", version=2))
+    assert f"rows/0/.ATTRIBUTES/VARIABLE_VALUE has the shape [200,{columns}]" in reason
+
+
 def test_tables_of_a_removed_model_go_back(host: ModelHost, tmp_path: Path) -> None:
     training = Training(tmp_path / "versions")
     training.export(1, is_base=True)

@@ -435,11 +435,13 @@ def test_status_shows_rolled_back_versions():
         (2, "END", "unloaded: the version policy selects a newer version"),
         (3, "END", "unloaded: it is blocked; millpond allow unblocks it"),
         (4, "END", "unloaded: the version policy does not select it"),
-        (4, "AVAILABLE", ""),
+        (4, "AVAILABLE", "gate latency: slow"),
     ],
 )
 def test_status_has_reason_of_an_unloaded_version(number: int, state: str, reason: str):
+    verdicts = [{"gate": "latency", "is_passed": False, "reason": "slow"}]
     version = {"version": number, "state": state, "state_changed_wall_ns": 0, "error_message": ""}
+    version["verdicts"] = verdicts
     blocks = [{"version": 3, "by": "operator"}]
     model = {"versions": [version], "found_versions": [2, 3, 4], "blocked_versions": blocks}
     out = io.StringIO()

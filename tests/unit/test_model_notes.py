@@ -56,6 +56,12 @@ def test_notes_of_failed_version_have_its_error(state: ServableState, reason: st
     assert (notes.reason, notes.is_awaited) == (reason, False)
 
 
+def test_notes_of_a_cancelled_load_are_of_no_failure() -> None:
+    health = Health(StatusCode.CANCELLED, "it is no longer aspired")
+    reason = model_notes([status(3, END, health=health)], []).reason
+    assert reason == "version 3 was not loaded: it is no longer aspired"
+
+
 def test_model_notes_of_an_unloaded_version_name_it() -> None:
     assert model_notes([status(3, END)], []).reason == "version 3 was unloaded"
     assert model_notes([status(3, UNLOADING)], []).reason == "version 3 is being unloaded"

@@ -25,6 +25,12 @@ def damaged(path: Path, offset: int) -> None:
     path.write_bytes(content)
 
 
+def test_parquet_log_has_an_error_of_its_own(path: Path):
+    path.write_bytes(b"PAR1" + bytes(100))
+    with pytest.raises(DataLoss, match="is a Parquet file, and only TFRecord files are read"):
+        list(read_records(path))
+
+
 def test_write_records_frames_as_tensorflow_does(path: Path):
     write_records(path, [b"a", b""])
     assert path.read_bytes().hex() == REFERENCE_HEX
