@@ -8,7 +8,7 @@ of `sched_switch` showed request threads that waited up to 6 ms for a compiler o
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -82,7 +82,7 @@ class CoreLender:
         self._threads = threads
         self._clock = clock
         self._changing = threading.Lock()
-        self._lent: list[frozenset[int]] = []
+        self._lent: dict[CoreLoan, frozenset[int]] = {}
         # The own cores of each thread that has left some, and those that it got.
         self._moved: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
 
@@ -90,47 +90,70 @@ class CoreLender:
         """A loan for a process that the calling thread starts now. It does not lend yet."""
         return CoreLoan(self, self._threads, self._clock)
 
-    def lend(self, cores: frozenset[int]) -> None:
-        """Moves all threads from these cores, also those that have come since the last call."""
+    def lend(self, loan: "CoreLoan", cores: frozenset[int]) -> None:
+        """Moves all threads from these cores, also those that have come since the last call. Raises OSError."""
         with self._changing:
-            if cores not in self._lent:
-                self._lent.append(cores)
-            self._move()
+            self._lent[loan] = cores
+            self._move_all()
 
-    def take_back(self, cores: frozenset[int]) -> None:
-        """Lets the threads return, but to cores that are lent to others."""
+    def take_back(self, loan: "CoreLoan") -> None:
+        """Lets the threads return, but to cores that are lent to others. Raises OSError."""
         with self._changing:
-            self._lent.remove(cores)
-            self._move()
+            del self._lent[loan]
+            self._move_all()
 
-    def _move(self) -> None:
-        lent = frozenset().union(*self._lent)
-        found = dict(self._homes())
-        rest = frozenset().union(*(home for home, _ in found.values())) - lent
-        self._moved = {}
+    def _move_all(self) -> None:
+        """Moves the threads until none is new: one may begin with the cores of one that was not moved yet."""
+        homes = self._homes_by_cores()
+        seen: set[int] = set()
+        while new := set(self._threads.ids()) - seen:
+            self._move(new, homes)
+            seen |= new
+        self._moved = {thread: cores for thread, cores in self._moved.items() if thread in seen}
+
+    def _move(
+        self, thread_ids: Iterable[int], homes: Mapping[frozenset[int], frozenset[int]]
+    ) -> None:
+        lent = frozenset[int]().union(*self._lent.values())
+        found = dict(self._places(thread_ids, homes))
+        rest = frozenset[int]().union(*homes.values(), *(home for home, _ in found.values())) - lent
         for thread_id, (home, now) in found.items():
             # A thread that is pinned to a lent core goes anywhere else.
             got = home - lent or rest
+            self._moved.pop(thread_id, None)
             with suppress(OSError):
                 if got != now:
                     self._threads.move(thread_id, got)
                 if got != home:
                     self._moved[thread_id] = (home, got)
 
-    def _homes(self) -> Iterator[tuple[int, tuple[frozenset[int], frozenset[int]]]]:
+    def _homes_by_cores(self) -> Mapping[frozenset[int], frozenset[int]]:
+        """The own cores of a thread that begins with the cores that moved threads got.
+
+        Pinned threads got the same ones as others, and a thread that an unpinned one starts is not pinned.
+        """
+        homes: dict[frozenset[int], frozenset[int]] = {}
+        for home, got in self._moved.values():
+            homes[got] = homes.get(got, frozenset()) | home
+        return homes
+
+    def _places(
+        self, thread_ids: Iterable[int], homes: Mapping[frozenset[int], frozenset[int]]
+    ) -> Iterator[tuple[int, tuple[frozenset[int], frozenset[int]]]]:
         """The cores of each thread without loans, and its cores now."""
-        by_cores = {got: home for home, got in self._moved.values()}
-        for thread_id in self._threads.ids():
+        for thread_id in thread_ids:
             with suppress(OSError):
                 now = self._threads.cores(thread_id)
-                # A new thread has the cores of the one that made it.
-                home, got = self._moved.get(thread_id, (by_cores.get(now, now), now))
+                home, got = self._moved.get(thread_id, (homes.get(now, now), now))
                 # Something else may have moved it meanwhile.
                 yield thread_id, (home if now == got else now, now)
 
 
 class CoreLoan:
-    """The loan of a process's cores: those that `few_cores` gives it. Thread: one at a time."""
+    """The loan of a process's cores: those that `few_cores` gives it. Thread: one at a time.
+
+    A loan is a courtesy: if the system refuses it, the process shares its cores with the server.
+    """
 
     def __init__(self, lender: CoreLender, threads: Threads, clock: Clock) -> None:
         self._lender = lender
@@ -157,13 +180,19 @@ class CoreLoan:
 
     def end(self) -> None:
         """Takes the cores back, if they are lent."""
-        if self._is_lent:
-            self._is_lent = False
-            self._lender.take_back(self._cores)
+        if not self._is_lent:
+            return
+        self._is_lent = False
+        try:
+            self._lender.take_back(self)
+        except OSError as error:
+            _log.warning("cores_not_taken_back", cores=sorted(self._cores), reason=str(error))
+        else:
             _log.info("cores_taken_back", cores=sorted(self._cores))
 
     def _lend(self) -> None:
-        self._lender.lend(self._cores)
+        with suppress(OSError):
+            self._lender.lend(self, self._cores)
         if not self._is_lent:
             self._is_lent = True
             _log.info("cores_lent", cores=sorted(self._cores))

@@ -1,8 +1,9 @@
 """Loans of cores: the server's threads leave them, and come back to their own."""
 
+import errno
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given
@@ -23,8 +24,12 @@ class FakeThreads:
         self.by_id = {number: frozenset(some) for number, some in enumerate(cores)}
         self.gone: set[int] = set()
         self.seconds = 0.0
+        self.before_move: Callable[[], object] = lambda: None
+        self.is_listed = True
 
     def ids(self) -> Iterable[int]:
+        if not self.is_listed:
+            raise OSError(errno.EMFILE, "Too many open files")
         return list(self.by_id)
 
     def cores(self, thread_id: int) -> frozenset[int]:
@@ -32,6 +37,7 @@ class FakeThreads:
 
     def move(self, thread_id: int, cores: frozenset[int]) -> None:
         assert cores
+        self.before_move()
         if thread_id in self.gone:
             raise ProcessLookupError
         self.by_id[thread_id] = cores
@@ -104,6 +110,48 @@ def test_new_threads_leave_the_cores_and_come_back() -> None:
     assert threads.by_id == {0: ALL, 1: ALL, 2: ALL, 3: ALL}
 
 
+def test_a_thread_of_an_unpinned_one_is_not_pinned() -> None:
+    threads = FakeThreads(ALL, {6}, {7})
+    lent = Lent(threads)
+    lent.look()
+    threads.by_id[3] = REST
+    lent.loan.end()
+    assert threads.by_id == {0: ALL, 1: {6}, 2: {7}, 3: ALL}
+
+
+@pytest.mark.parametrize("is_end", [False, True])
+def test_threads_that_begin_during_a_move_follow(is_end: bool) -> None:
+    threads = FakeThreads(ALL, ALL)
+    lent = Lent(threads)
+    if is_end:
+        lent.look()
+
+    def begin() -> None:
+        threads.by_id.setdefault(2, threads.by_id[0])
+
+    threads.before_move = begin
+    lent.loan.end() if is_end else lent.look()
+    assert set(threads.by_id.values()) == {ALL if is_end else REST}
+
+
+def test_a_system_that_lists_no_threads_refuses_a_loan() -> None:
+    lent = Lent(FakeThreads(ALL))
+    lent.threads.is_listed = False
+    lent.look()
+    lent.loan.end()
+    assert lent.threads.by_id[0] == ALL
+    lent.threads.is_listed = True
+    lent.look()
+    lent.threads.is_listed = False
+    lent.loan.end()
+    lent.threads.is_listed = True
+    later = lent.lender.loan()
+    lent.clock.advance(1)
+    later.look()
+    later.end()
+    assert lent.threads.by_id[0] == ALL, "the next loan's end brings the thread home"
+
+
 def test_a_thread_that_was_pinned_meanwhile_stays() -> None:
     threads = FakeThreads(ALL, ALL)
     lent = Lent(threads)
@@ -129,13 +177,16 @@ def test_the_only_core_is_not_lent() -> None:
     assert lent.threads.by_id == {0: {0}}
 
 
-@given(st.lists(st.sampled_from(["first", "second", "end first", "end second"]), max_size=12))
-def test_loans_leave_one_another_their_cores(steps: list[str]) -> None:
+@given(
+    st.booleans(),
+    st.lists(st.sampled_from(["first", "second", "end first", "end second"]), max_size=12),
+)
+def test_loans_leave_one_another_their_cores(is_lent: bool, steps: list[str]) -> None:
     threads = FakeThreads(ALL, ALL, {7})
     lent = Lent(threads)
-    lent.look()
+    if is_lent:  # then the second loan is of other cores
+        lent.look()
     loans = {"first": lent.loan, "second": lent.lender.loan()}
-    lent.loan.end()
     for step in steps:
         loan = loans[step.split()[-1]]
         if step.startswith("end"):
