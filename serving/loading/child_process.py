@@ -11,10 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
 from serving.base.clock import Clock, seconds_since
 from serving.base.name_text import printable
 from serving.core.cancellation import Cancellation
+from serving.core.servable import ServableId
 from serving.loading.core_loan import CoreLender
+
+_log = structlog.get_logger(__name__)
 
 _END_SECONDS_MAX = 10.0
 """A process that was killed is gone in milliseconds, unless a driver holds it."""
@@ -102,6 +107,21 @@ class ChildEnd:
     said: str = ""
     seconds: float = 0.0
     is_old: bool = False
+
+    def report(
+        self, servable_id: ServableId, program_count: int, *, good: str, bad: str, **fields: object
+    ) -> None:
+        """Logs the event `good`, or `bad` with the reason, of a process that compiled programs of a version."""
+        fields |= {
+            "programs": program_count,
+            "seconds": round(self.seconds, 3),
+            "stderr": self.said,
+        }
+        log = _log.bind(model=servable_id.name, version=servable_id.version, **fields)
+        if self.reason:
+            log.warning(bad, reason=self.reason)
+        else:
+            log.info(good)
 
 
 class ChildRuns:

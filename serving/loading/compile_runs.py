@@ -112,7 +112,9 @@ class CompileRuns:
         error = _refusal(servable_id, end, programs[:begun])
         if error is not None:
             raise error
-        _report(servable_id, programs, end)
+        end.report(
+            servable_id, len(programs), good="programs_compiled", bad="programs_left_to_server"
+        )
 
     def _take_turn(self, cancellation: Cancellation) -> bool:
         """Waits for the turn. Returns False once cancelled."""
@@ -195,17 +197,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _report(servable_id: ServableId, programs: Sequence[Program], end: ChildEnd) -> None:
-    fields = {
-        "model": servable_id.name,
-        "version": servable_id.version,
-        "programs": len(programs),
-        "seconds": round(end.seconds, 3),
-        "stderr": end.said,
-    }
-    if end.reason:
-        _log.warning("programs_left_to_server", reason=end.reason, **fields)
-    else:
-        _log.info("programs_compiled", **fields)

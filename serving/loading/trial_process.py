@@ -10,16 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-import structlog
-
 from serving.base.clock import Clock
 from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
-from serving.loading.child_process import Child, ChildEnd, ChildRuns
+from serving.loading.child_process import Child, ChildRuns
 from serving.loading.core_loan import CoreLender
 from serving.loading.program_process import Arguments, spawn_programs
-
-_log = structlog.get_logger(__name__)
 
 _MEMORY_SHARE_MIN = 0.01
 """Trials in less memory fail: 1 % of a large GPU holds the operands of one large product."""
@@ -115,7 +111,13 @@ class TrialRuns:
             lambda stderr: self._spawn(self._settings, trials, stderr), cancellation
         )
         if not cancellation.is_cancelled:
-            _report(trials, end)
+            end.report(
+                trials.servable_id,
+                len(trials.programs),
+                good="autotuned",
+                bad="autotuning_failed",
+                device=trials.device,
+            )
             if end.reason and not end.is_old:
                 failed = set(map(_digest, programs)) & set(map(_digest, unfinished()))
                 self._failures.update(failed)
@@ -137,18 +139,3 @@ def spawn_trials(settings: TrialSettings, trials: Trials, stderr: int) -> Child:
 
 def _digest(program: bytes) -> bytes:
     return sha256(program).digest()
-
-
-def _report(trials: Trials, end: ChildEnd) -> None:
-    fields = {
-        "model": trials.servable_id.name,
-        "version": trials.servable_id.version,
-        "device": trials.device,
-        "programs": len(trials.programs),
-        "seconds": round(end.seconds, 3),
-        "stderr": end.said,
-    }
-    if end.reason:
-        _log.warning("autotuning_failed", reason=end.reason, **fields)
-    else:
-        _log.info("autotuned", **fields)
