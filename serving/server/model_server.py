@@ -35,6 +35,9 @@ class ModelServer:
     and the message of each error ends with its last lines. Not safe to use from several threads at once.
     """
 
+    process_type: type[subprocess.Popen[bytes]] = subprocess.Popen
+    """Runs the command line; takes the arguments of `Popen`."""
+
     def __init__(
         self,
         *,
@@ -103,7 +106,7 @@ class ModelServer:
             os.close(descriptor)
             self._log_path = Path(name)
         log_file = self._log_path.open("wb")
-        self._process = subprocess.Popen(
+        self._process = self.process_type(
             self._command,
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -29,6 +29,7 @@ from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to  # noqa
 from tests.integration.exports import ScaleModel  # noqa: E402
 from tests.integration.held import Held  # noqa: E402
 from tests.integration.model_host import HostedModel, ModelHost  # noqa: E402
+from tests.integration.warm_servers import model_server  # noqa: E402
 from tests.integration.wire_servers import StartWire, start_wire_server  # noqa: E402
 
 StartServer = Callable[..., ModelServer]
@@ -106,8 +107,9 @@ class _BackgroundStops:
 
 @contextmanager
 def _servers(
-    tmp_path_factory: pytest.TempPathFactory, stops: _BackgroundStops
+    tmp_path_factory: pytest.TempPathFactory, stops: _BackgroundStops, *, starts_warm: bool
 ) -> Iterator[StartServer]:
+    make = model_server if starts_warm else ModelServer
     with ExitStack() as stack:
 
         def start(**arguments: object) -> ModelServer:
@@ -118,7 +120,7 @@ def _servers(
                 "start_timeout_seconds": TIMEOUT_SECONDS,
                 "stop_timeout_seconds": TIMEOUT_SECONDS,
             }
-            server = ModelServer(log_path=log_path, **{**settings, **arguments})  # type: ignore[arg-type]
+            server = make(log_path=log_path, **{**settings, **arguments})  # type: ignore[arg-type]
             server.start()
             _started.append(server)
             stack.callback(_started.remove, server)
@@ -135,19 +137,25 @@ def background_stops() -> Iterator[_BackgroundStops]:
     stops.assert_all_clean()
 
 
+@pytest.fixture(scope="module")
+def starts_warm() -> bool:
+    """True if servers of the module are forked with their modules imported (`warm_servers.py`)."""
+    return True
+
+
 @pytest.fixture
 def start_server(
-    tmp_path_factory: pytest.TempPathFactory, background_stops: _BackgroundStops
+    tmp_path_factory: pytest.TempPathFactory, background_stops: _BackgroundStops, starts_warm: bool
 ) -> Iterator[StartServer]:
-    with _servers(tmp_path_factory, background_stops) as start:
+    with _servers(tmp_path_factory, background_stops, starts_warm=starts_warm) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
 def start_module_server(
-    tmp_path_factory: pytest.TempPathFactory, background_stops: _BackgroundStops
+    tmp_path_factory: pytest.TempPathFactory, background_stops: _BackgroundStops, starts_warm: bool
 ) -> Iterator[StartServer]:
-    with _servers(tmp_path_factory, background_stops) as start:
+    with _servers(tmp_path_factory, background_stops, starts_warm=starts_warm) as start:
         yield start
 
 

@@ -49,6 +49,12 @@ _clock = SystemClock()
 
 
 @pytest.fixture(scope="module")
+def starts_warm() -> bool:
+    """The start belongs to a life: these servers begin with the command line."""
+    return False
+
+
+@pytest.fixture(scope="module")
 def shared_slow(module_host: ModelHost, slow_export: Path) -> HostedModel:
     """`slow` with version 1, for tests that swap nothing."""
     model = module_host.model(prefix="slow")

@@ -31,6 +31,12 @@ DropBig = Callable[[Path, int], None]
 
 
 @pytest.fixture(scope="module")
+def starts_warm() -> bool:
+    """Memory is measured in processes that share none."""
+    return False
+
+
+@pytest.fixture(scope="module")
 def drop_big(scale_model: ScaleModel, tmp_path_factory: pytest.TempPathFactory) -> DropBig:
     """Makes `base_path/version` a version of 100 MB with the answers of version 1 or 2."""
     directory = tmp_path_factory.mktemp("big")

@@ -41,6 +41,12 @@ INPUTS = {"dense": np.ones((2000, 3), np.float32), "ids": np.arange(2000)}
 
 
 @pytest.fixture(scope="module")
+def starts_warm() -> bool:
+    """A test reads the server's command line."""
+    return False
+
+
+@pytest.fixture(scope="module")
 def echo_base(tmp_path_factory: pytest.TempPathFactory, echo_export: Path) -> Path:
     base_path = tmp_path_factory.mktemp("echo")
     drop(echo_export, base_path, 1)
