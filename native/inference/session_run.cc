@@ -19,19 +19,19 @@ using base::WireReader;
 using base::WireTag;
 using base::WireType;
 
-constexpr uint32_t kRequestModelSpec = 1;
-constexpr uint32_t kRequestFeed = 2;
-constexpr uint32_t kRequestFetch = 3;
-constexpr uint32_t kRequestTarget = 4;
-constexpr uint32_t kRequestOptions = 5;
-constexpr uint32_t kRequestHasAliasNames = 6;
+constexpr uint32_t kRunRequestModelSpec = 1;
+constexpr uint32_t kRunRequestFeed = 2;
+constexpr uint32_t kRunRequestFetch = 3;
+constexpr uint32_t kRunRequestTarget = 4;
+constexpr uint32_t kRunRequestOptions = 5;
+constexpr uint32_t kRunRequestHasAliasNames = 6;
 constexpr uint32_t kOptionsTraceLevel = 1;
 constexpr uint32_t kOptionsTimeoutMs = 2;
 constexpr uint32_t kNamedTensorName = 1;
 constexpr uint32_t kNamedTensorTensor = 2;
 constexpr uint32_t kTensorDtype = 1;
-constexpr uint32_t kResponseTensor = 1;
-constexpr uint32_t kResponseModelSpec = 3;
+constexpr uint32_t kRunResponseTensor = 1;
+constexpr uint32_t kRunResponseModelSpec = 3;
 
 constexpr int64_t kNsPerMs = 1'000'000;
 
@@ -68,7 +68,7 @@ bool ReadOptions(WireReader proto, SessionRunRequest* request) {
 
 bool ReadField(WireTag tag, WireReader* proto, SessionRunRequest* request) {
   WireReader body;
-  if (tag.field == kRequestHasAliasNames && tag.type == WireType::kVarint) {
+  if (tag.field == kRunRequestHasAliasNames && tag.type == WireType::kVarint) {
     uint64_t value = 0;
     if (!proto->ReadVarint(&value)) return false;
     request->has_alias_names = value != 0;
@@ -76,16 +76,16 @@ bool ReadField(WireTag tag, WireReader* proto, SessionRunRequest* request) {
   }
   if (tag.type != WireType::kLengthDelimited) return proto->SkipField(tag);
   switch (tag.field) {
-    case kRequestModelSpec:
+    case kRunRequestModelSpec:
       if (!request->model_spec) request->model_spec.emplace();
       return proto->ReadDelimited(&body) && ReadModelSpec(body, &*request->model_spec);
-    case kRequestFeed:
+    case kRunRequestFeed:
       return proto->ReadDelimited(&body) && ReadFeed(body, &request->feeds.emplace_back());
-    case kRequestFetch:
+    case kRunRequestFetch:
       return proto->ReadString(&request->fetches.emplace_back());
-    case kRequestTarget:
+    case kRunRequestTarget:
       return proto->ReadString(&request->targets.emplace_back());
-    case kRequestOptions:
+    case kRunRequestOptions:
       return proto->ReadDelimited(&body) && ReadOptions(body, request);
     default:
       return proto->SkipField(tag);
@@ -198,7 +198,7 @@ StatusOr<base::ReplyBytes> Encode(const ModelSpec& spec, const std::vector<std::
   constexpr auto kEncoding = tensor::TensorEncoding::kTypedFields;
   base::ReplyBuffer buffer(limits);
   const size_t spec_bytes = EncodedModelSpecBytes(spec);
-  size_t bytes = base::DelimitedBytes(kResponseModelSpec, spec_bytes);
+  size_t bytes = base::DelimitedBytes(kRunResponseModelSpec, spec_bytes);
   std::vector<size_t> tensor_bytes;
   const auto named_bytes = [&](size_t i) {
     return base::DelimitedBytes(kNamedTensorName, names[i].size()) +
@@ -206,18 +206,18 @@ StatusOr<base::ReplyBytes> Encode(const ModelSpec& spec, const std::vector<std::
   };
   for (size_t i = 0; i < names.size(); ++i) {
     tensor_bytes.push_back(tensor::EncodedTensorBytes(tensors, i, kEncoding, &buffer));
-    bytes += base::DelimitedBytes(kResponseTensor, named_bytes(i));
+    bytes += base::DelimitedBytes(kRunResponseTensor, named_bytes(i));
   }
   char* const to = buffer.Extend(bytes);
   if (to == nullptr) return buffer.status();
   base::WireWriter writer(to);
   for (size_t i = 0; i < names.size(); ++i) {
-    writer.Delimited(kResponseTensor, named_bytes(i));
+    writer.Delimited(kRunResponseTensor, named_bytes(i));
     writer.BytesField(kNamedTensorName, names[i]);
     writer.Delimited(kNamedTensorTensor, tensor_bytes[i]);
     tensor::EncodeTensor(tensors, i, kEncoding, &buffer, &writer);
   }
-  writer.Delimited(kResponseModelSpec, spec_bytes);
+  writer.Delimited(kRunResponseModelSpec, spec_bytes);
   WriteModelSpec(spec, &writer);
   return buffer.Take();
 }

@@ -50,7 +50,7 @@ void NoteLook() {
   looked_event = event_count.fetch_add(1);
 }
 
-struct Request {
+struct PromisedRequest {
   // Set before it arrives.
   int64_t number = 0;
   std::string model;
@@ -197,7 +197,7 @@ class World {
   }
 
   void AddRequest() {
-    auto request = std::make_unique<Request>();
+    auto request = std::make_unique<PromisedRequest>();
     request->number = static_cast<int64_t>(requests_.size()) + 1;
     request->model = random_.OneIn(4) ? "n" : "m";
     request->signature = random_.OneIn(5) ? "other" : "serving_default";
@@ -238,7 +238,7 @@ class World {
   }
   void Arrive(int64_t count) {
     for (; count > 0 && arrived_count_ < requests_.size(); --count) {
-      Request* const request = requests_[arrived_count_++].get();
+      PromisedRequest* const request = requests_[arrived_count_++].get();
       const int64_t now_ns = base::MonotonicNs();
       if (random_.OneIn(8)) request->deadline_ns = now_ns + random_.Number(-10, 400) * 1'000;
       if (random_.OneIn(25)) request->Cancel();
@@ -300,7 +300,7 @@ class World {
     PreparedRun run;
   };
 
-  PreparedRun* Prepare(Request* request, Turn* turn) {
+  PreparedRun* Prepare(PromisedRequest* request, Turn* turn) {
     request->answer_count += 1;
     request->begin_event = event_count.fetch_add(1);
     auto found = map_.LookUp(request->model, {});
@@ -323,7 +323,7 @@ class World {
     }
     return &run;
   }
-  void Finish(Request* request, Turn* turn) {
+  void Finish(PromisedRequest* request, Turn* turn) {
     request->status = turn->run.status;
     request->end_ns = base::MonotonicNs();
     if (request->status.ok()) {
@@ -343,14 +343,14 @@ class World {
 
   // Looks at each run before its rows are computed. All requests of a batch are the thread's own.
   Status OnRun(const RowRun& run) {
-    std::vector<const Request*> members;
+    std::vector<const PromisedRequest*> members;
     for (const int64_t value : run.values) {
       if (value == 0) continue;
       const auto index = static_cast<size_t>(std::abs(value) / kValuesPerRequest - 1);
-      const Request* const member = requests_.at(index).get();
+      const PromisedRequest* const member = requests_.at(index).get();
       if (members.empty() || members.back() != member) members.push_back(member);
     }
-    for (const Request* member : members) {
+    for (const PromisedRequest* member : members) {
       EXPECT_EQ(member->answer_count, 1) << member->number;
       EXPECT_EQ(member->version, run.version) << "a batch mixes versions: " << member->number;
       EXPECT_GT(member->cancelled_event, looked_event) << "runs cancelled: " << member->number;
@@ -358,14 +358,15 @@ class World {
     }
     if (random_.OneIn(10)) CancelOne();
     if (random_.OneIn(4)) std::this_thread::yield();
-    const bool is_joint = std::any_of(members.begin(), members.end(),
-                                      [&](const Request* each) { return each != members[0]; });
+    const bool is_joint =
+        std::any_of(members.begin(), members.end(),
+                    [&](const PromisedRequest* each) { return each != members[0]; });
     return is_joint && random_.OneIn(20) ? base::Internal("a batch that fails") : Status();
   }
 
   // --- Checks ---
 
-  void CheckAnswer(const Request& request) {
+  void CheckAnswer(const PromisedRequest& request) {
     ASSERT_EQ(request.answer_count, 1);
     const Code code = request.status.code();
     const bool was_unwanted = request.cancelled_event < request.begin_event;
@@ -387,7 +388,7 @@ class World {
       EXPECT_EQ(request.status.message(), "bad id " + std::to_string(request.bad_id));
     }
   }
-  void CheckRows(const Request& request) const {
+  void CheckRows(const PromisedRequest& request) const {
     const bool is_joint = request.signature.empty();
     ASSERT_EQ(request.results.size(), is_joint ? 2U : 1U);
     const tensor::OutputSet outputs = is_joint ? tensor::OutputSet::All(2) : request.outputs;
@@ -401,7 +402,7 @@ class World {
     }
   }
   template <typename Function>
-  void CheckTensor(const Request& request, const testing::OpaqueTensor& tensor,
+  void CheckTensor(const PromisedRequest& request, const testing::OpaqueTensor& tensor,
                    const Function& function) const {
     const int64_t rows = static_cast<int64_t>(request.x.size()) / request.width;
     ASSERT_EQ(tensor.dims.size(), 2U);
@@ -433,7 +434,7 @@ class World {
   Random random_;
   Totals& totals_;
   BatchSettings settings_;
-  std::deque<std::unique_ptr<Request>> requests_;
+  std::deque<std::unique_ptr<PromisedRequest>> requests_;
   std::atomic<size_t> answered_count_{0};
   testing::QueuedRequests waiting_;
   ServingMap map_;

@@ -29,6 +29,7 @@
 #include "tests/native/scripted_servable.h"
 #include "tests/native/serving_maps.h"
 #include "tests/native/threads.h"
+#include "tests/native/units.h"
 #include "tests/native/whole_answers.h"
 
 namespace millpond::rpc {
@@ -36,8 +37,6 @@ namespace {
 
 using testing::FakeCarrier;
 using testing::GrpcMessage;
-
-constexpr int64_t kSecondNs = 1'000'000'000;
 
 struct Handler final : testing::WholeAnswers {
   void Answer(RunnableCall* call) override { answer(call); }
@@ -64,7 +63,7 @@ class CallTest : public ::testing::Test {
     limits_.budget = budget_;
     limits_.is_cut_short = &is_cut_short_;
     limits_.awaiting = &awaiting_;
-    limits_.first_version_wait_ns = 60 * kSecondNs;
+    limits_.first_version_wait_ns = 60 * testing::kSecond;
   }
   std::shared_ptr<StreamCall> NewCall(const std::string& text, const std::string& timeout = "") {
     IncomingRequest request{base::ByteBudget::Share(budget_.get())};
@@ -178,7 +177,7 @@ TEST_F(CallTest, HeldAnswerIsWrittenOnce) {
 }
 
 TEST_F(CallTest, ServersDeadlineIsNamedUnlessTheClientHasOne) {
-  limits_.request_ns_max = kSecondNs;
+  limits_.request_ns_max = testing::kSecond;
   const auto fail = [this](const std::string& timeout) {
     const auto call = NewCall("x", timeout);
     call->Fail({base::Code::kDeadlineExceeded, "too late"});

@@ -11,8 +11,8 @@
 
 namespace millpond::testing {
 
-inline tensor::TensorSpec Spec(const std::string& name, int dtype, bool is_rank_known = false,
-                               std::vector<int64_t> dims = {}) {
+inline tensor::TensorSpec EchoSpec(const std::string& name, int dtype, bool is_rank_known = false,
+                                   std::vector<int64_t> dims = {}) {
   tensor::TensorSpec spec;
   spec.name = name;
   spec.dtype = dtype;
@@ -38,13 +38,13 @@ class EchoServable final : public FakeServable {
     std::vector<tensor::Signature> signatures = {
         {"serving_default",
          "",
-         {Spec("rows", tensor::dtype::kFloat, true, {-1, 3}),
-          Spec("words", tensor::dtype::kString)},
-         {Spec("a", tensor::dtype::kFloat), Spec("b", tensor::dtype::kString)}},
-        {"complex", "", {Spec("x", tensor::dtype::kFloat)}, {Spec("x", kComplex64)}}};
+         {EchoSpec("rows", tensor::dtype::kFloat, true, {-1, 3}),
+          EchoSpec("words", tensor::dtype::kString)},
+         {EchoSpec("a", tensor::dtype::kFloat), EchoSpec("b", tensor::dtype::kString)}},
+        {"complex", "", {EchoSpec("x", tensor::dtype::kFloat)}, {EchoSpec("x", kComplex64)}}};
     for (const int dtype : {1, 2, 3, 4, 5, 6, 7, 9, 10, 14, 17, 19, 22, 23}) {
       signatures.push_back(
-          {"of_" + std::to_string(dtype), "", {Spec("x", dtype)}, {Spec("x", dtype)}});
+          {"of_" + std::to_string(dtype), "", {EchoSpec("x", dtype)}, {EchoSpec("x", dtype)}});
     }
     return signatures;
   }

@@ -26,8 +26,10 @@ using testing::Http2Frame;
 using testing::kAck;
 using testing::kContinuationFrame;
 using testing::kDataFrame;
+using testing::kEchoPath;
 using testing::kEndHeaders;
 using testing::kEndStream;
+using testing::kEnhanceYourCalm;
 using testing::kGoawayFrame;
 using testing::kHeadersFrame;
 using testing::kPingFrame;
@@ -45,10 +47,8 @@ enum ErrorCode : uint32_t {
   kStreamClosed = 5,
   kFrameSizeError = 6,
   kCompressionError = 9,
-  kEnhanceYourCalm = 11,
 };
 
-constexpr char kEchoPath[] = "/test.Echo/Echo";
 constexpr uint8_t kPadded = 8;
 
 std::string Setting(uint16_t name, uint32_t value) {

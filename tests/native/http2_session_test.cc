@@ -23,6 +23,7 @@ using testing::GrpcMessage;
 using testing::Http2Frame;
 using testing::kAck;
 using testing::kDataFrame;
+using testing::kEchoPath;
 using testing::kEndHeaders;
 using testing::kEndStream;
 using testing::kGoawayFrame;
@@ -32,7 +33,6 @@ using testing::kRstStreamFrame;
 using testing::kSettingsFrame;
 using testing::kWindowUpdateFrame;
 
-constexpr char kEchoPath[] = "/test.Echo/Echo";
 constexpr uint32_t kLargest = 0x7fffffffU;
 
 // Writes each event as a line, and joins the parts of a body: their ends are chance.

@@ -25,12 +25,11 @@ namespace {
 using testing::FrameBytes;
 using testing::Http1Answer;
 using testing::HttpRequest;
+using testing::kEnhanceYourCalm;
 using testing::LiteralHeader;
 using testing::RawHttp1;
 using testing::RawHttp2;
 using testing::RestHttp2;
-
-constexpr uint32_t kEnhanceYourCalm = 11;
 
 HttpRequest Predicting(const std::string& model, const std::string& rows) {
   return {"POST", "/v1/models/" + model + ":predict", "{\"instances\": [" + rows + "]}"};
@@ -48,13 +47,13 @@ std::string Numbers(int count) {
 
 // --- the same requests over both ---
 
-struct Case {
+struct BothCase {
   const char* name;
   HttpRequest request;
   int status;
 };
 
-std::vector<Case> Cases() {
+std::vector<BothCase> BothCases() {
   const std::string predict = "/v1/models/m:predict";
   const std::string body = "{\"instances\":[1,2]}";
   const std::string infer =
@@ -90,9 +89,10 @@ std::vector<Case> Cases() {
   };
 }
 
-std::string NameOf(const ::testing::TestParamInfo<Case>& info) { return info.param.name; }
+std::string NameOfBoth(const ::testing::TestParamInfo<BothCase>& info) { return info.param.name; }
 
-class BothHttpTest : public testing::HttpServerTest, public ::testing::WithParamInterface<Case> {
+class BothHttpTest : public testing::HttpServerTest,
+                     public ::testing::WithParamInterface<BothCase> {
  protected:
   // Without what an answer has of its connection and of its time.
   static std::map<std::string, std::string> HeadersOf(Http1Answer answer) {
@@ -124,7 +124,7 @@ TEST_P(BothHttpTest, SameRequestHasTheSameAnswer) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Http2, BothHttpTest, ::testing::ValuesIn(Cases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Http2, BothHttpTest, ::testing::ValuesIn(BothCases()), NameOfBoth);
 
 // --- the choice of the protocol ---
 

@@ -33,6 +33,8 @@ enum FrameType : uint8_t {
 inline constexpr uint8_t kEndStream = 1;
 inline constexpr uint8_t kAck = 1;
 inline constexpr uint8_t kEndHeaders = 4;
+inline constexpr uint32_t kEnhanceYourCalm = 11;
+inline constexpr char kEchoPath[] = "/test.Echo/Echo";
 
 struct Http2Frame {
   uint8_t type = 0;

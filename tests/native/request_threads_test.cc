@@ -32,11 +32,10 @@
 #include "tests/native/raw_http2.h"
 #include "tests/native/row_servable.h"
 #include "tests/native/serving_maps.h"
+#include "tests/native/units.h"
 
 namespace millpond::rpc {
 namespace {
-
-constexpr int64_t kSecondNs = 1'000'000'000;
 
 // Once both threads wait, one of them gets the first request, and the other waits on, as one that
 // has no core to run on. A look gets the second request, and so does a wait of both threads.
@@ -174,7 +173,7 @@ TEST_F(RequestThreadsTest, ABatchTakesWhatTheNetworkHoldsBesideAFreeThread) {
   EXPECT_EQ(source.wake_count(), 0);
   threads.Stop();
   source.End();
-  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
   ASSERT_FALSE(row_counts_.empty());
   EXPECT_EQ(row_counts_.front(), 2);
   EXPECT_EQ(carrier_->answers().size(), 2);
@@ -188,7 +187,7 @@ TEST_F(RequestThreadsTest, WhatABatchLeavesWakesAFreeThread) {
   EXPECT_EQ(source.wake_count(), 1);
   threads.Stop();
   source.End();
-  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
   EXPECT_EQ(row_counts_, std::vector<int64_t>{1});
 }
 
@@ -213,7 +212,7 @@ TEST_F(RequestThreadsTest, ASpareThreadServesWhileAnotherWaits) {
   source.Add(NewRequest(3, 20, "meeting"));
   while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
   threads.Stop();
-  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
   EXPECT_EQ(carrier_->answers().size(), 2);
 }
 
@@ -354,7 +353,7 @@ TEST_F(GreedyRunsTest, GiveWayToOthersAndTheirThreadServesNoOther) {
     EXPECT_EQ(run.nice, usual_nice_);
   }
   threads.Stop();
-  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
 }
 
 TEST_F(GreedyRunsTest, AThreadThatOthersWaitForIsNotLowered) {
@@ -369,7 +368,7 @@ TEST_F(GreedyRunsTest, AThreadThatOthersWaitForIsNotLowered) {
   Release();
   EXPECT_GT(SeenOf(0).nice, usual_nice_) << "it was lowered afterwards";
   threads.Stop();
-  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
 }
 
 // The share of long runs is three of four threads: one stays for the other models.
@@ -385,7 +384,7 @@ TEST_F(GreedyRunsTest, LeaveThreadsToOtherModels) {
   EXPECT_EQ(greedy_nices_.size(), 3) << "each further run is lowered more";
   Release();
   threads.Stop();
-  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
 }
 
 // A model may have all threads before the watchdog sees its runs.
@@ -400,7 +399,7 @@ TEST_F(GreedyRunsTest, WithAllThreadsOneIsLeftToOtherModels) {
     EXPECT_LE(under_way_count_, count) << "the extra thread runs none of them";
     Release();
     threads.Stop();
-    EXPECT_TRUE(threads.Join(4 * kSecondNs));
+    EXPECT_TRUE(threads.Join(4 * testing::kSecond));
     Restart();
   }
 }
@@ -447,7 +446,7 @@ TEST_F(RequestThreadsTest, BoundThreadsStayOnTheirNode) {
   threads.Start();
   const auto cores = network.WaitForCores(2);
   threads.Stop();
-  EXPECT_TRUE(threads.Join(4 * kSecondNs));
+  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
   EXPECT_EQ(cores.at(0), first);
   EXPECT_EQ(cores.at(1), last);
 }

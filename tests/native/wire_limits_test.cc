@@ -19,6 +19,7 @@ using testing::GrpcMessage;
 using testing::kDataFrame;
 using testing::kEndHeaders;
 using testing::kEndStream;
+using testing::kEnhanceYourCalm;
 using testing::kGoawayFrame;
 using testing::kHeadersFrame;
 using testing::kRstStreamFrame;
@@ -28,7 +29,6 @@ using testing::RawHttp2;
 
 constexpr char kPath[] = "/test.Echo/Echo";
 constexpr uint32_t kCancel = 8;
-constexpr uint32_t kEnhanceYourCalm = 11;
 constexpr int64_t kSecondNs = WireLimits::kSecondNs;
 
 std::string Request(uint32_t stream, const std::string& bytes) {
