@@ -49,13 +49,17 @@ class TableChange:
         return is_small or len(self.ids) <= self.row_count // KEPT_ROWS_SHARE
 
 
+def check_ratio(ratio_max: float) -> None:
+    """Raises InvalidArgument if it is no share of the rows."""
+    if not 0 <= ratio_max <= 1:
+        raise InvalidArgument(f"changed_ratio_max is {ratio_max:g}: give a share from 0 to 1")
+
+
 def check_changes(changes: Sequence[TableChange], ratio_max: float) -> None:
-    """Raises FailedPrecondition if more than `ratio_max` of all rows have changed, and InvalidArgument for no share.
+    """Raises FailedPrecondition if more than `ratio_max` of all rows have changed.
 
     Warns the caller's caller of each table that a server will read in full, with ManyRowsChanged.
     """
-    if not 0 <= ratio_max <= 1:
-        raise InvalidArgument(f"changed_ratio_max is {ratio_max:g}: give a share from 0 to 1")
     changed = sum(len(item.ids) for item in changes)
     rows = sum(item.row_count for item in changes)
     if changed > ratio_max * rows:

@@ -115,7 +115,8 @@ def open_base(path: Path | str) -> Base:
     path = Path(path)
     if not path.exists():
         raise FailedPrecondition(
-            f"{path} is gone: give a delta of it in its place, which has the same tables, or export a new base"
+            f"there is no {path}: if it was deleted, give a delta of it in its place, which has the same tables, or "
+            "export a new base"
         )
     if not (path / GRAPH_FILE).is_file():
         raise FailedPrecondition(f"{path} is no SavedModel: it has no {GRAPH_FILE}")

@@ -37,11 +37,17 @@ class Delta:
 @contextmanager
 def saved_beside(path: Path) -> Iterator[Path]:
     """As `written_beside`. Raises errors of TensorFlow, such as for a full disk, as MillpondError."""
-    with written_beside(path) as partial:
-        try:
-            yield partial
-        except tf.errors.OpError as error:
-            raise from_status(error.error_code, f"{path}: {error.message}") from error
+    with written_beside(path) as partial, errors_of_tensorflow(path):
+        yield partial
+
+
+@contextmanager
+def errors_of_tensorflow(path: Path) -> Iterator[None]:
+    """Raises errors of TensorFlow as MillpondError, with the path that they are about."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise from_status(error.error_code, f"{path}: {error.message}") from error
 
 
 def written_delta(path: Path, changes: Sequence[TableChange], written_bytes: int) -> Delta:

@@ -24,7 +24,7 @@ from millpond.delta.delta_writing import (
 from millpond.delta.model_root import Variable, name_of, tracked_model, value_of
 from millpond.delta.object_graph import OBJECT_GRAPH_KEY, ObjectGraph, object_graph_bytes
 from millpond.delta.row_changes import Ids, LiveRows, StoredRows, changed_rows, snapshot
-from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes
+from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes, check_ratio
 from millpond.version_files import (
     FINGERPRINT_FILE,
     PREFIX,
@@ -59,11 +59,12 @@ def export_delta(
 
     Raises FailedPrecondition if `path` exists, `base` is not the one that it was, the model is not the one of
     the base, more than `changed_ratio_max` of all rows have changed, or no link can be made. Raises
-    InvalidArgument for wrong `changed_ids`, DataLoss for a damaged base, another MillpondError if TensorFlow
+    InvalidArgument for wrong arguments, DataLoss for a damaged base, another MillpondError if TensorFlow
     cannot write, and OSError. After an error nothing is left at `path` or beside it. Warns of a table with so
     many changed rows that a server reads it in full for later deltas.
     """
     path = Path(path)
+    check_ratio(changed_ratio_max)
     refuse_existing(path)
     found = _opened(base)
     index = read_index(found.path / PREFIX)

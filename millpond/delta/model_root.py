@@ -65,7 +65,8 @@ def tracked_model(model: Any) -> tf.Module:
 def put_below(root: tf.Module, model: Any) -> None:
     """Makes `model` a part of `root`, which has its functions too, as if the model itself were saved.
 
-    So `tf.saved_model.load(path).serve(…)` is there in a delta if it is in the model.
+    So `tf.saved_model.load(path).serve(…)` is there in a delta if it is in the model. A function with a name of
+    `object_graph.CHANGES`, or of an attribute of every tf.Module, is not.
     """
     root.model = model
     function = tf.types.experimental.GenericFunction

@@ -35,6 +35,7 @@ from millpond.delta.bases import (
 )
 from millpond.delta.delta_writing import (
     Delta,
+    errors_of_tensorflow,
     own_bytes,
     saved_beside,
     write_checkpoint,
@@ -52,7 +53,7 @@ from millpond.delta.object_graph import (
     read_tensor,
 )
 from millpond.delta.row_changes import Ids, PatchedRows, StoredRows, changed_rows
-from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes
+from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes, check_ratio
 from millpond.version_files import (
     FINGERPRINT_FILE,
     GRAPH_FILE,
@@ -147,8 +148,9 @@ def delta_of_versions(
     does.
     """
     path = Path(path)
+    check_ratio(changed_ratio_max)
     refuse_existing(path)
-    versions = _read_alike(Path(old), Path(new))
+    versions = _read_alike(Path(old), Path(new), path)
     _refuse_other_variables(*versions)
     tables = _tables(versions[0], table_names, table_bytes_min)
     with ExitStack() as stack:
@@ -170,11 +172,14 @@ def delta_of_versions(
     return written_delta(path, changes, written_bytes)
 
 
-def _read_alike(old_path: Path, new_path: Path) -> tuple[_Version, _Version]:
-    """Reads two versions, by the keys of the old one. Raises FailedPrecondition if their graphs differ."""
+def _read_alike(old_path: Path, new_path: Path, path: Path) -> tuple[_Version, _Version]:
+    """Reads two versions, by the keys of the old one, for a delta at `path`.
+
+    Raises FailedPrecondition if their graphs differ.
+    """
     old, new = _Version.read(old_path), _Version.read(new_path)
     if is_graph_of_base(old.graph) and not is_graph_of_base(new.graph):
-        found = _by_keys_of(old, new)
+        found = _by_keys_of(old, new, path)
     else:
         found = new if graph_digest(old_path) == graph_digest(new_path) else None
     if found is None:
@@ -185,11 +190,11 @@ def _read_alike(old_path: Path, new_path: Path) -> tuple[_Version, _Version]:
     return old, found
 
 
-def _by_keys_of(old: _Version, new: _Version) -> _Version | None:
+def _by_keys_of(old: _Version, new: _Version, path: Path) -> _Version | None:
     """An ordinary version by the keys of a delta of ordinary versions; None if the graphs differ.
 
     The graph of such a delta is that of an ordinary version with a part that writes rows. So the new version's graph
-    gets one too, and is compared then.
+    gets one too, beside `path`, and is compared then.
     """
     if "model" not in old.graph.children(old.graph.root):
         return None
@@ -198,7 +203,8 @@ def _by_keys_of(old: _Version, new: _Version) -> _Version | None:
     tables = [replace(table, key=own_keys.get(table.key, "")) for table in _tables(old, (), 0)]
     if not all(table.key for table in tables):
         return None
-    with tempfile.TemporaryDirectory() as folder:
+    beside = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.")
+    with errors_of_tensorflow(new.path), beside as folder:
         extended = Path(folder, "version")
         _write_extended_graph(new, tables, extended)
         if graph_digest(extended) != graph_digest(old.path):

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "native/tf/handle_search.h"
-#include "native/tf/restored_shapes.h"
 #include "native/tf/shard_reader.h"
 #include "native/tf/variable_writes.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
+#include "tensorflow/core/util/saved_tensor_slice_util.h"
 
 namespace millpond::tf {
 namespace {
@@ -25,6 +25,18 @@ bool IsLarge(const CheckpointEntry& entry) {
 }
 
 bool IsLocal(const std::string& prefix) { return prefix.find("://") == std::string::npos; }
+
+// Returns the name of the entry that the restore reads for a tensor; "" if there is none.
+std::string EntryNameOf(const RestoredTensor& tensor) {
+  const auto& [name, shape_and_slice] = tensor;
+  if (shape_and_slice.empty()) return name;
+  tensorflow::TensorShape shape;
+  tensorflow::TensorShape slice_shape;
+  tensorflow::TensorSlice slice;
+  const absl::Status parsed =
+      tensorflow::checkpoint::ParseShapeAndSlice(shape_and_slice, &shape, &slice, &slice_shape);
+  return parsed.ok() ? tensorflow::checkpoint::EncodeTensorNameSlice(name, slice) : "";
+}
 
 // Returns the bytes of a variable as its handle has them; 0 if it does not show them.
 size_t VariableBytes(const tensorflow::NodeDef& handle) {
@@ -42,11 +54,10 @@ size_t VariableBytes(const tensorflow::NodeDef& handle) {
 // Makes the plan of one model.
 class TablePlanner {
  public:
-  TablePlanner(const tensorflow::MetaGraphDef& meta_graph,
-               std::map<RestoredTensor, std::string> targets, const std::string& init_op,
+  TablePlanner(const tensorflow::MetaGraphDef& meta_graph, const std::string& init_op,
                bool requests_may_write, ShardReader* shards)
       : meta_graph_(meta_graph),
-        targets_(std::move(targets)),
+        targets_(FindRestoreTargets(meta_graph, meta_graph.saver_def().restore_op_name())),
         writes_(AnalyzeInitWrites(meta_graph, init_op)),
         requests_may_write_(requests_may_write),
         shards_(shards) {}
@@ -134,16 +145,13 @@ StatusOr<TablePlan> PlanTables(const tensorflow::MetaGraphDef& meta_graph,
   if (!IsLocal(prefix)) return TablePlan();
   const StatusOr<CheckpointIndex> index = ReadCheckpointIndex(prefix);
   if (!index.ok()) return index.status();
-  std::map<RestoredTensor, std::string> targets =
-      FindRestoreTargets(meta_graph, meta_graph.saver_def().restore_op_name());
-  MILLPOND_RETURN_IF_ERROR(CheckRestoredShapes(meta_graph, targets, index.value()));
   const std::vector<CheckpointEntry>& entries = index.value().entries;
-  // Most models have none.
+  // Most models have none, and their graphs need not be searched.
   if (index.value().header.is_big_endian || std::none_of(entries.begin(), entries.end(), IsLarge)) {
     return TablePlan();
   }
   ShardReader shards(prefix, index.value().header.shard_count);
-  TablePlanner planner(meta_graph, std::move(targets), init_op, requests_may_write, &shards);
+  TablePlanner planner(meta_graph, init_op, requests_may_write, &shards);
   planner.AddTables(index.value());
   planner.AddWithoutEntry();
   return planner.TakePlan();

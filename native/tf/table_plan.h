@@ -51,7 +51,7 @@ inline constexpr size_t kTableBytesMin = size_t{1} << 20;
 //   the same bytes.
 // If `requests_may_write`, there are none. A variable of that size that `init_op` scatters into,
 // and that is no table, is reported as unkept with the reason. Returns DATA_LOSS if the index does
-// not parse, and what CheckRestoredShapes returns.
+// not parse.
 base::StatusOr<TablePlan> PlanTables(const tensorflow::MetaGraphDef& meta_graph,
                                      const std::string& init_op, bool requests_may_write,
                                      const std::string& prefix);

@@ -176,12 +176,15 @@ class ChildRuns:
         self, child: Child, look: Callable[[], object], cancellation: Cancellation
     ) -> int | None:
         """Waits for the end of a process; returns None if it had to be killed."""
-        with cancellation.stops_by(child.kill):
-            status = self._wait(child, look, cancellation)
-        if status is None:
-            child.kill()
-            if child.wait(_END_SECONDS_MAX) is None:
-                self._remaining = child
+        status = None
+        try:
+            with cancellation.stops_by(child.kill):
+                status = self._wait(child, look, cancellation)
+        finally:
+            if status is None:
+                child.kill()
+                if child.wait(_END_SECONDS_MAX) is None:
+                    self._remaining = child
         return status
 
     def _wait(

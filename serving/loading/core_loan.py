@@ -97,10 +97,14 @@ class CoreLender:
             self._move_all()
 
     def take_back(self, loan: "CoreLoan") -> None:
-        """Lets the threads return, but to cores that are lent to others. Raises OSError."""
+        """Lets the threads return, but to cores that are lent to others."""
         with self._changing:
             del self._lent[loan]
-            self._move_all()
+            try:
+                self._move_all()
+            except OSError:
+                # The threads are not listed, so at least those come home that are known.
+                self._move(list(self._moved), self._homes_by_cores())
 
     def _move_all(self) -> None:
         """Moves the threads until none is new: one may begin with the cores of one that was not moved yet."""
@@ -183,19 +187,19 @@ class CoreLoan:
         if not self._is_lent:
             return
         self._is_lent = False
-        try:
-            self._lender.take_back(self)
-        except OSError as error:
-            _log.warning("cores_not_taken_back", cores=sorted(self._cores), reason=str(error))
-        else:
-            _log.info("cores_taken_back", cores=sorted(self._cores))
+        self._lender.take_back(self)
+        _log.info("cores_taken_back", cores=sorted(self._cores))
 
     def _lend(self) -> None:
-        with suppress(OSError):
+        event = "" if self._is_lent else "cores_lent"
+        self._is_lent = True
+        try:
             self._lender.lend(self, self._cores)
-        if not self._is_lent:
-            self._is_lent = True
-            _log.info("cores_lent", cores=sorted(self._cores))
+        except OSError as error:
+            _log.warning("cores_not_lent", cores=sorted(self._cores), reason=str(error))
+        else:
+            if event:
+                _log.info(event, cores=sorted(self._cores))
 
     def _begin_turn(self) -> None:
         self._cpu_seconds, self._at_ns = self._threads.cpu_seconds(), self._clock.now_ns()

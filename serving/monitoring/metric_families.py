@@ -655,12 +655,14 @@ def _slab_bytes(kind: str, meaning: str) -> MetricFamily:
     return MetricFamily(name=f"serving_slab_{kind}_bytes", kind="gauge", unit="bytes", help=meaning)
 
 
-SLABS_IN_USE = _slabs("in_use", "Slabs with a loaded version.")
+SLABS_IN_USE = _slabs("in_use", "Slabs with a loaded version or a table, also a table on standby.")
 SLABS_SPARE = _slabs("spare", "Slabs with spare memory, which the next versions of any model use.")
 SLABS_QUARANTINED = _slabs(
     "quarantined", "Slabs of versions that leaked memory, which are never used again."
 )
-SLAB_IN_USE_BYTES = _slab_bytes("in_use", "Address space of slabs with a loaded version.")
+SLAB_IN_USE_BYTES = _slab_bytes(
+    "in_use", "Address space of slabs with a loaded version or a table, also a table on standby."
+)
 SLAB_SPARE_BYTES = _slab_bytes("spare", "Address space of slabs with spare memory.")
 SLAB_SPARE_RESIDENT_BYTES = _slab_bytes(
     "spare_resident", "Spare memory for the next versions of any model, without the surplus."
@@ -839,7 +841,7 @@ LEFT_OUT = {
     "every request's tensors",
     ":tensorflow:serving:request_example_count_total": "the same",
     ":tensorflow:serving:request_log_count": "the serving_request_log_* counters say what became of each record",
-    ":tensorflow:serving:model_warmup_records_read": "the records replayed are in the log",
+    ":tensorflow:serving:model_warmup_records_read": "`python -m warmup inspect` counts the records of a file",
     ":tensorflow:serving:mlmd_map": "its value means nothing in TensorFlow Serving either",
     ":tensorflow:serving:batching_session:*": "serving_batch_* and serving_batching_on say more, by signature "
     "and version",

@@ -147,7 +147,8 @@ def _is_look_due(state: SourceState, version: int, now: Instant) -> bool:
 
 
 def _looked_at_ns(state: SourceState, version: int) -> int:
-    return state.looked_at_ns.get(version, state.found[version].found_at_ns)
+    looked_at_ns = state.looked_at_ns.get(version)
+    return state.found[version].found_at_ns if looked_at_ns is None else looked_at_ns
 
 
 def with_comparison(
@@ -295,6 +296,9 @@ def select_again(
             notes.add(only_blocked_note(inputs.blocked & state.found.keys()))
         elif aspired is None and state.found and not inputs.selectable(state.found):
             notes.add(grant_awaited_note(tuple(sorted(state.found))))
+    gone = state.missing | ({item.version for item in aspired or ()} - state.found.keys())
+    if gone:
+        notes.add(Note.of("last_version_gone_from_disk", kept=tuple(sorted(gone))))
     return replace(state, aspired=aspired, notes=frozenset(notes))
 
 
@@ -326,6 +330,7 @@ _NOT_FOUND = "specific_version_not_found"
 
 _SELECTION_EVENTS = (
     _NOT_FOUND,
+    "last_version_gone_from_disk",
     "last_version_blocked",
     "only_blocked_versions_found",
     "grant_awaited",
@@ -357,7 +362,12 @@ def next_comparison_seconds(state: SourceState, source_count: int, now: Instant)
     Each comparison reads a whole directory, so that many sources take turns: COMPARISONS_PER_SECOND.
     """
     interval_ns = max(RECHECK_NS, source_count * NS_PER_SECOND // COMPARISONS_PER_SECOND)
-    instants = [_looked_at_ns(state, item.version) for item in state.aspired or ()]
+    # A version that is kept as the last one may be gone from the disk.
+    instants = [
+        _looked_at_ns(state, item.version)
+        for item in state.aspired or ()
+        if item.version in state.found
+    ]
     since_ns = min(instants, default=now.now_ns)
     return max(0, since_ns + interval_ns - now.now_ns) / NS_PER_SECOND
 
@@ -428,8 +438,6 @@ def _found(
 def _found_notes(state: SourceState) -> set[Note]:
     notes = {asset_missing_note(key, paths) for key, paths in state.missing_assets.items()}
     notes |= {overwritten_note(version) for version in state.overwritten}
-    if state.missing:
-        notes.add(Note.of("last_version_gone_from_disk", kept=tuple(sorted(state.missing))))
     return notes
 
 

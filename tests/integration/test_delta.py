@@ -327,7 +327,9 @@ def test_replaced_base_is_refused(model: TrainedModel) -> None:
 def test_base_that_is_gone_has_a_remedy(tmp_path: Path) -> None:
     model = TrainedModel(tmp_path)
     shutil.rmtree(model.export_base(1))
-    with pytest.raises(FailedPrecondition, match="is gone: give a delta of it in its place"):
+    with pytest.raises(
+        FailedPrecondition, match="if it was deleted, give a delta of it in its place"
+    ):
         model.export_delta(2)
 
 
@@ -340,7 +342,7 @@ def test_plain_model_is_no_base(tmp_path: Path) -> None:
     tf.saved_model.save(model.module, str(tmp_path / "1"), signatures=model._answer)
     with pytest.raises(FailedPrecondition, match="is no base"):
         export_delta(model.module, tmp_path / "1", tmp_path / "2")
-    with pytest.raises(FailedPrecondition, match="is no SavedModel"):
+    with pytest.raises(FailedPrecondition, match="there is no "):
         export_delta(model.module, tmp_path / "absent", tmp_path / "2")
 
 

@@ -189,9 +189,14 @@ def test_delta_of_a_replaced_file_is_read_in_full(
     assert metric(server, "serving_swap_delta_restored_in_full") == 1
 
 
+@pytest.mark.parametrize("arena", [True, False])
 @pytest.mark.parametrize("columns", [0, COLUMNS - 1, 2 * COLUMNS])
 def test_rows_of_another_width_are_refused(
-    host: ModelHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+    start_server: StartServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: int,
+    arena: bool,
 ) -> None:
     import tensorflow as tf
 
@@ -207,12 +212,11 @@ def test_rows_of_another_width_are_refused(
         found[rows] = tf.zeros([found[rows].shape[0], columns])
         return found
 
-    hosted = host.model(narrow.model.base_path, prefix="narrow")
-    hosted.wait_until_available(1)
     monkeypatch.setattr(deltas, "_tensors", of_another_width)
+    server = start_server(model_name=NAME, base_path=narrow.model.base_path, arena=arena)
     narrow.export(2)
-    reason = str(hosted.wait_for_log("load_failed", version=2))
-    assert f"rows/0/.ATTRIBUTES/VARIABLE_VALUE has the shape [200,{columns}]" in reason
+    reason = str(wait_for_log(server, "load_failed", version=2))
+    assert f"have the shape [200,{columns}], and not [200,{COLUMNS}]" in reason
 
 
 def test_tables_of_a_removed_model_go_back(host: ModelHost, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from serving.source.found_versions import (
     after_unreadable,
     decide,
     is_as_found,
+    next_comparison_seconds,
     next_poll_seconds,
     not_yet_found,
     select_again,
@@ -224,6 +225,19 @@ def test_decide_keeps_missing_asset_note_while_found() -> None:
     assert events(memory.notes) == events(again.notes) == ["asset_missing"]
     gone = decide(again, {2: "/m/2"}, {2: checked_old(2)}, SelectionInputs(), later(32))
     assert (set(gone.found), gone.notes, gone.missing_assets) == ({2}, frozenset(), {})
+
+
+def test_last_version_may_go_beside_a_blocked_one() -> None:
+    inputs = SelectionInputs(blocked=frozenset({2}))
+    both = {1: "/m/1", 2: "/m/2"}
+    memory = decide(SourceState(), both, {1: checked_old(1), 2: checked_old(2)}, inputs, NOW)
+    assert [item.version for item in memory.aspired or ()] == [1]
+    gone = decide(memory, {2: "/m/2"}, {}, inputs, later(1))
+    assert [item.version for item in gone.aspired or ()] == [1], "it serves on"
+    assert events(gone.notes) == ["last_version_gone_from_disk"]
+    assert next_comparison_seconds(gone, 1, later(1)) > 0
+    back = decide(gone, both, {1: checked_old(1)}, inputs, later(2))
+    assert events(back.notes) == []
 
 
 def checked_old(version: int) -> Candidate:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from millpond import delta_command
-from millpond.table_changes import ManyRowsChanged, TableChange, check_changes
+from millpond.table_changes import ManyRowsChanged, TableChange, check_changes, check_ratio
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
 LARGE = TableChange("large", 1_000_000, 64, np.arange(1_000))
@@ -52,7 +52,7 @@ def test_changes_of_too_many_rows_are_refused() -> None:
 @pytest.mark.parametrize("ratio", [20, -0.1, float("nan")])
 def test_the_limit_is_a_share(ratio: float) -> None:
     with pytest.raises(InvalidArgument, match="give a share from 0 to 1"):
-        check_changes([change(1)], ratio)
+        check_ratio(ratio)
 
 
 def importer(*changes: TableChange) -> Callable[..., Any]:
