@@ -46,9 +46,7 @@ def written_beside(path: Path) -> Iterator[Path]:
     Raises FailedPrecondition if `path` exists, and OSError.
     """
     refuse_existing(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(path.parent)
-    with _locked_directory(path) as partial:
+    with locked_directory(path) as partial:
         yield partial
         _date_back(partial)
         refuse_existing(path)
@@ -56,8 +54,10 @@ def written_beside(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _locked_directory(path: Path) -> Iterator[Path]:
-    """Yields a new directory that other processes leave alone, and deletes what is left of it."""
+def locked_directory(path: Path) -> Iterator[Path]:
+    """Yields a new directory beside `path` that other processes leave alone, and deletes what is left of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(path.parent)
     fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     # Under this name it would be a leftover if it were not locked.
     partial = fresh.with_name(f"{fresh.name}{_PARTIAL}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import filecmp
 import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -60,6 +59,7 @@ from millpond.version_files import (
     PREFIX,
     VARIABLES,
     link_tree,
+    locked_directory,
     refuse_existing,
 )
 from serving.base.errors import FailedPrecondition, InvalidArgument
@@ -203,9 +203,8 @@ def _by_keys_of(old: _Version, new: _Version, path: Path) -> _Version | None:
     tables = [replace(table, key=own_keys.get(table.key, "")) for table in _tables(old, (), 0)]
     if not all(table.key for table in tables):
         return None
-    beside = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.")
-    with errors_of_tensorflow(new.path), beside as folder:
-        extended = Path(folder, "version")
+    with errors_of_tensorflow(new.path), locked_directory(path) as folder:
+        extended = folder / "version"
         _write_extended_graph(new, tables, extended)
         if graph_digest(extended) != graph_digest(old.path):
             return None

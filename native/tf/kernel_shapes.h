@@ -18,9 +18,6 @@ namespace millpond::tf {
 // meets another rank fails a CHECK, which ends the process. Resource and variant inputs count as
 // unknown. An op without a shape function passes.
 //
-// Kernels that scatter rows into a variable do not compare their rows with those of the variable,
-// and would read memory behind them. So these are compared too, with the variable's own shape.
-//
 // Shapes that passed once are not checked again, because a signature with an open rank needs the
 // check in every request. `device_id` identifies the kernel's device and is never reused for
 // another device. So a kernel at the address of a freed kernel counts as a new kernel. Thread: any.

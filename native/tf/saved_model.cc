@@ -24,6 +24,7 @@
 #include "native/tf/row_analysis.h"
 #include "native/tf/run_memory_limits.h"
 #include "native/tf/runtime.h"
+#include "native/tf/scatter_watch.h"
 #include "native/tf/servable_device.h"
 #include "native/tf/session_callables.h"
 #include "native/tf/session_options.h"
@@ -324,12 +325,12 @@ struct SavedModel::State {
   // Runs `target` on this thread, off the pools that requests use. By a callable, because the
   // session would keep the executor of a Run to its end: the graph, and its constants.
   Status RunTarget(const std::string& target, const NamedTensors& feeds, const char* doing,
-                   bool checks_shapes = false, KernelWatch* watch = nullptr) {
+                   KernelWatch* watch = nullptr) {
     const ParameterMemoryScope parameter_scope(parameters);
     const LoadScope load_scope(control.get());
     tensor::RunContext run;
     run.is_cancelled = &control->is_cancelled;
-    const RunScope run_scope(run, checks_shapes, RunScope::kNoLimit, watch);
+    const RunScope run_scope(run, /*checks_shapes=*/false, RunScope::kNoLimit, watch);
     const CoreShareScope core_share;
     tensorflow::CallableOptions options;
     options.mutable_run_options()->set_inter_op_thread_pool(LoadPool());
@@ -480,10 +481,9 @@ Status SavedModel::RunInit() {
   std::string init_op;
   MILLPOND_RETURN_IF_ERROR(state_->FindInitOp(&init_op));
   if (!init_op.empty()) {
-    KernelWatch* const watch = state_->tables == nullptr ? nullptr : state_->tables->init_watch();
-    MILLPOND_RETURN_IF_ERROR(state_->RunTarget(init_op, state_->asset_feeds,
-                                               "running the init op of",
-                                               /*checks_shapes=*/true, watch));
+    ScatterWatch watch(state_->tables == nullptr ? nullptr : state_->tables->init_watch());
+    MILLPOND_RETURN_IF_ERROR(
+        state_->RunTarget(init_op, state_->asset_feeds, "running the init op of", &watch));
   }
   state_->step = Step::kInitialized;
   return {};

@@ -191,15 +191,15 @@ class CoreLoan:
         _log.info("cores_taken_back", cores=sorted(self._cores))
 
     def _lend(self) -> None:
-        event = "" if self._is_lent else "cores_lent"
-        self._is_lent = True
+        self._is_lent, is_first = True, not self._is_lent
         try:
             self._lender.lend(self, self._cores)
         except OSError as error:
-            _log.warning("cores_not_lent", cores=sorted(self._cores), reason=str(error))
+            if is_first:
+                _log.warning("cores_not_lent", cores=sorted(self._cores), reason=str(error))
         else:
-            if event:
-                _log.info(event, cores=sorted(self._cores))
+            if is_first:
+                _log.info("cores_lent", cores=sorted(self._cores))
 
     def _begin_turn(self) -> None:
         self._cpu_seconds, self._at_ns = self._threads.cpu_seconds(), self._clock.now_ns()

@@ -924,7 +924,7 @@ def test_deltas_go_on_without_the_ordinary_version(plain: PlainModel) -> None:
     first = delta_of_versions(old, old, plain.base_path / "2", table_names=NAMES)
     shutil.rmtree(old)
     plain.train()
-    second = delta_of_versions(first.path, plain.export(3), plain.base_path / "4")
+    second = delta_of_versions(first.path, plain.export(3), plain.base_path / "new" / "4")
     assert dict(second.changed_rows) == {"table_0": 10, "table_1": 10}
     assert loaded_answer(second.path, IDS).tobytes() == plain.answer(IDS).tobytes()
     plain.scale = 2.0
