@@ -28,6 +28,7 @@ from loadtest.commands.gpu_parts import (
     MANY,
     NONE,
     ONE_GRAPH,
+    REPLICAS,
     TAIL,
     TWO_GRAPHS,
     ZIPF,
@@ -44,6 +45,7 @@ from loadtest.commands.options import (
     positive_integer,
 )
 from loadtest.drive.accelerated_pair import (
+    IN_FLIGHT_MAX,
     KeptServers,
     Machine,
     halves_of_cores,
@@ -52,7 +54,7 @@ from loadtest.drive.accelerated_pair import (
 from loadtest.drive.demo_model import DemoModel, demo_directory
 from loadtest.drive.dense_model import KINDS, dense_base_path
 from loadtest.measure.accelerator_dense import SERVERS
-from loadtest.measure.accelerator_parts import Bench, Figures
+from loadtest.measure.accelerator_parts import MOST_IN_FLIGHT, Bench, Figures
 from loadtest.measure.part_time import PartTime
 from loadtest.report.gpu_report import fault_count, gpu_table
 from loadtest.report.report import machine
@@ -96,7 +98,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=",".join(DEFAULT_PARTS),
         metavar="PART,...",
         help=f"default {','.join(DEFAULT_PARTS)}; {HOST_RATES}: the accelerator's rates with tables in the server's "
-        f"memory; {TAIL}: the latency of each swap and over time, at a fixed rate; "
+        f"memory; {REPLICAS}: rates of a model on the first device, and with replicas on all; "
+        f"{TAIL}: the latency of each swap and over time, at a fixed rate; "
         f"{MANY}: 200 swaps with rollbacks, some 5 minutes; "
         f"{ZIPF}: many models on an accelerator that has not room for all; "
         f"{DELTA}: swaps of 1 %% deltas of the CTR model, beside swaps in which all is sent; "
@@ -222,15 +225,16 @@ def _run(parsed: argparse.Namespace) -> int:
         cache = parsed.accelerator_cache or Path(
             stack.enter_context(TemporaryDirectory(prefix="millpond-programs-"))
         )
+        generators = parsed.generators or max(len(client_cores) // _CORES_PER_GENERATOR, 1)
         given = Machine(
             accelerator=parsed.accelerator,
             rows=parsed.accelerator_rows,
             cache_directory=cache,
             library_path=parsed.library_path,
             cores=server_cores,
+            in_flight_max=max(generators * MOST_IN_FLIGHT, IN_FLIGHT_MAX),
             more_flags=dict(parsed.server_flag),
         )
-        generators = parsed.generators or max(len(client_cores) // _CORES_PER_GENERATOR, 1)
         bench = _bench(parsed, directory, given, generators, clock, console)
         stack.enter_context(bench.kept)
         prepare_models(parsed, directory, console.print)

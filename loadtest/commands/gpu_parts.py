@@ -22,6 +22,7 @@ from loadtest.measure.accelerator_parts import (
     measure_equality,
     measure_host_rates,
     measure_rates,
+    measure_replicas,
 )
 from loadtest.measure.accelerator_swaps import (
     measure_many_swaps,
@@ -42,12 +43,13 @@ from serving.base.clock import Clock, seconds_since
 from serving.base.errors import MillpondError
 
 MANY, TAIL, ZIPF, DELTA, HOST_RATES, NONE = "many", "tail", "zipf", "delta", "host_rates", "none"
+REPLICAS = "replicas"
 DEFAULT_PARTS = ("equality", "alone", "rates", "swap", "rollback", "neighbours", "dense")
-_ON_REQUEST = (HOST_RATES, TAIL, MANY, ZIPF, DELTA)
+_ON_REQUEST = (HOST_RATES, REPLICAS, TAIL, MANY, ZIPF, DELTA)
 _CTR = {MODEL_NAME}
 _MODELS_OF: Mapping[str, Collection[str]] = {
     **dict.fromkeys(("equality", "alone", "rates", "swap", "rollback"), _CTR),
-    **dict.fromkeys((HOST_RATES, TAIL, MANY), _CTR),
+    **dict.fromkeys((HOST_RATES, REPLICAS, TAIL, MANY), _CTR),
     "neighbours": {*_CTR, "mlp"},
     "dense": set(KINDS),
     ZIPF: {ZIPF},
@@ -104,6 +106,7 @@ def parts_of(bench: Bench, parsed: argparse.Namespace, directory: Path) -> Mappi
         "alone": partial(measure_alone, bench),
         "rates": partial(measure_rates, bench),
         HOST_RATES: partial(measure_host_rates, bench),
+        REPLICAS: partial(measure_replicas, bench),
         "swap": partial(_measure_swaps, bench, swaps=parsed.swaps, rows=rows),
         TAIL: partial(
             _measure_tail,

@@ -22,7 +22,7 @@ _START_SECONDS = 120
 # With an empty cache, a version of six programs takes up to half a minute.
 _LOAD_SECONDS = 240
 # Enough requests wait in every model's queue to fill the largest program, and no model holds all request threads.
-_IN_FLIGHT_MAX = 512
+IN_FLIGHT_MAX = 512
 _NOT_AUTOTUNED = "not-autotuned"
 
 
@@ -40,8 +40,8 @@ class Machine:
 
     `library_path` is LD_LIBRARY_PATH of the server with the accelerator; "": as it is. `cores` are the servers',
     and the clients have the others; (): all have all. `memory_bytes` is the most of the accelerator's memory; 0: as
-    much as it has. If it does not `autotune`, its programs are kept apart from those that are autotuned.
-    `more_flags` are for both servers, but those of accelerators for one only.
+    much as it has. If it does not `autotune`, its programs are kept apart from those that are autotuned. Each model
+    refuses requests beyond `in_flight_max`. `more_flags` are for both servers, but those of accelerators for one only.
     """
 
     accelerator: str
@@ -51,6 +51,7 @@ class Machine:
     cores: Sequence[int] = ()
     memory_bytes: int = 0
     autotunes: bool = True
+    in_flight_max: int = IN_FLIGHT_MAX
     more_flags: Mapping[str, str] = field(default_factory=dict)
 
     def server_flags(self, name: str) -> dict[str, object]:
@@ -166,8 +167,8 @@ def model_flags(
     Writes their settings into `work`.
     """
     return machine.server_flags(name) | {
-        "model_settings_file": _settings_file(work, name, models),
-        "max_in_flight_requests": _IN_FLIGHT_MAX * len(models),
+        "model_settings_file": _settings_file(work, name, machine.in_flight_max, models),
+        "max_in_flight_requests": machine.in_flight_max * len(models),
     }
 
 
@@ -192,10 +193,12 @@ def check_on_accelerator(server: ModelServer, names: Sequence[str]) -> None:
             raise Unavailable(f"{name} does not run on the accelerator: {'; '.join(reasons)}")
 
 
-def _settings_file(directory: Path, server_name: str, models: Mapping[str, ServedModel]) -> Path:
+def _settings_file(
+    directory: Path, server_name: str, in_flight_max: int, models: Mapping[str, ServedModel]
+) -> Path:
     # A server without an accelerator refuses a model that needs one.
     platform = "pjrt" if server_name == ACCELERATOR else "tensorflow"
-    given = {"max_in_flight_requests": _IN_FLIGHT_MAX, "platform": platform}
+    given = {"max_in_flight_requests": in_flight_max, "platform": platform}
     lines = []
     for name, model in models.items():
         lines.append(f"[models.{name}]")

@@ -4,6 +4,7 @@ Each part writes its figures into the JSON that it is given, with `cpu` beside `
 part that is stopped leaves those. The parts of this module go on with the servers of the one before.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from loadtest.measure.closed_rates import closed_rate
 from loadtest.measure.latency import figures
 from loadtest.measure.outcome_figures import error_messages
 from loadtest.measure.part_time import PartTime
+from loadtest.measure.server_pages import ServerPages
 from loadtest.plan.ctr_load import CtrLoad
 from loadtest.plan.loops import ClosedLoop
 from loadtest.plan.plan import PlanSource
@@ -43,16 +45,24 @@ Figures = dict[str, Any]
 
 HOST_TABLES, DEVICE_TABLES = "host", "device"
 
+ONE_DEVICE, ALL_DEVICES = "one_device", "all_devices"
+_PLACES: Mapping[str, Mapping[str, object]] = {
+    ONE_DEVICE: {"accelerator_devices": [0]},
+    ALL_DEVICES: {"accelerator_replicas": 0},
+}
 # Beside a bucket's rows, one more and one less, so that runs are filled up and split.
 _EQUAL_OFFSETS = (-1, 0, 1)
 _ALONE_REQUEST_COUNT = 400
-# The channels of each generator, and its requests in flight.
-_CHANNELS, _IN_FLIGHT = 64, 256
+# The channels of each generator.
+_CHANNELS = 64
 # Such requests have half a megabyte each, and a few of them fill a batch.
 _MANY_ROWS = 2_048
 _FEW_CHANNELS = 16
 DIFFERENCE_MAX = 1e-4
 """The largest difference of answers that count as equal: the CPU and the accelerator add in another order."""
+
+MOST_IN_FLIGHT = 256
+"""The requests that each generator has in flight to find the most that a server answers."""
 
 DENSE_IN_FLIGHT = 32
 """Enough for a full batch; a CPU takes seconds to answer so many."""
@@ -134,7 +144,7 @@ def most_in_flight(rows: int) -> ClosedLoop:
     """The requests that each generator has in flight to find the most that a server answers in a second."""
     if rows >= _MANY_ROWS:
         return ClosedLoop(rows, _FEW_CHANNELS, _FEW_CHANNELS)
-    return ClosedLoop(rows, _CHANNELS, _IN_FLIGHT)
+    return ClosedLoop(rows, _CHANNELS, MOST_IN_FLIGHT)
 
 
 def measure_equality(bench: Bench, shown: Figures) -> None:
@@ -206,3 +216,22 @@ def measure_host_rates(bench: Bench, shown: Figures) -> None:
         for rows in bench.rate_rows:
             found = by_rows[str(rows)] = bench.most(server, bench.ctr_load(rows), rows)
             shown["wrong_answers"] += found["wrong_answers"]
+
+
+def measure_replicas(bench: Bench, shown: Figures) -> None:
+    """Measures requests and rows per second of a model on the first device, and of one with replicas on all."""
+    shown["wrong_answers"] = 0
+    for name, settings in _PLACES.items():
+        found = shown[name] = {}
+        with bench.one(ACCELERATOR, {MODEL_NAME: bench.ctr_model(**settings)}) as server:
+            for rows in bench.rate_rows:
+                bench.say(f"replicas: {name}, {rows} rows")
+                before = _runs(server)
+                of_rows = found[str(rows)] = bench.most(server, bench.ctr_load(rows), rows)
+                of_rows["runs_by_device"] = dict(_runs(server) - before)
+                shown["wrong_answers"] += of_rows["wrong_answers"]
+
+
+def _runs(server: ModelServer) -> Counter[str]:
+    metrics = ServerPages(server.url).metrics("serving_accelerator")
+    return metrics.counts_by("device", "serving_accelerator_runs_total")

@@ -71,6 +71,15 @@ def _host_rates(part: Part) -> Iterator[_Row]:
         yield f"{rows} rows, tables in the server's memory, requests/s", "", rate, ""
 
 
+def _replicas(part: Part) -> Iterator[_Row]:
+    for rows, all_devices in part["all_devices"].items():
+        one, many = (
+            shown["requests_per_second"] for shown in (part["one_device"][rows], all_devices)
+        )
+        title = f"{rows} rows, {len(all_devices['runs_by_device'])} devices, requests/s"
+        yield title, "", f"{many:,.0f}", f"{many / one:.2f} times one device's {one:,.0f}"
+
+
 def _tail(part: Part) -> Iterator[_Row]:
     for name in ("one", "two"):
         for swap in part.get(name, {}).get("each_swap", ()):
@@ -201,6 +210,7 @@ _ROWS = {
     "alone": _alone,
     "rates": _rates,
     "host_rates": _host_rates,
+    "replicas": _replicas,
     "tail": _tail,
     "swap": _swap,
     "rollback": _rollback,

@@ -110,6 +110,21 @@ def test_gpu_measures_both_servers_in_all_parts(models: Path, tmp_path: Path):
     assert all(ms > 0 for ms in zipf["back_ms"])
 
 
+def test_gpu_replicas_of_many_generators(models: Path, tmp_path: Path):
+    path = tmp_path / "report.json"
+    # Together they have more in flight than a model usually may have.
+    sizes = [size for size in SIZES if not size.startswith(("--generators", "--rate-rows"))]
+    arguments = ("gpu", f"--accelerator=pjrt:{plugin_path()}", "--parts=replicas", *sizes)
+    options = ("--rate-rows=9", "--generators=3", "--seconds=0.5", f"--json={path}")
+    assert main([*arguments, *options, f"--models={models}"]) == 0
+    part = json.loads(path.read_text())["parts"]["replicas"]
+    one, many = (part[name]["9"] for name in ("one_device", "all_devices"))
+    assert one["in_flight"] == 768
+    assert [name for name, runs in one["runs_by_device"].items() if runs] == ["0"]
+    assert all(many["runs_by_device"].values())
+    assert min(one["rows_per_second"], many["rows_per_second"]) > 0
+
+
 def test_gpu_measures_deltas_beside_whole_versions(delta_models: Path, tmp_path: Path):
     path = tmp_path / "report.json"
     arguments = ("gpu", f"--accelerator=pjrt:{plugin_path()}", "--parts=delta", *SIZES)

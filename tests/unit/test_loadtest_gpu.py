@@ -185,6 +185,21 @@ def test_gpu_table_shows_both_and_their_ratio():
     assert "2,000" in text
 
 
+def test_gpu_table_shows_replicas_beside_one_device():
+    rates = {"one_device": 1_000, "all_devices": 1_900}
+    part = {
+        name: {"32": {"requests_per_second": rate, "runs_by_device": {"0": 1, "1": 2}}}
+        for name, rate in rates.items()
+    }
+    table = gpu_table({"replicas": part})
+    assert [list(column.cells) for column in table.columns] == [
+        ["32 rows, 2 devices, requests/s"],
+        [""],
+        ["1,900"],
+        ["1.90 times one device's 1,000"],
+    ]
+
+
 def test_gpu_table_shows_models_that_come_and_go():
     part: dict[str, Any] = {"model_count": 40, "found_share": 0.951, "fitting_share": 0.94}
     part |= {"uploads": 7, "upload_ms": 4.5, "back_ms_p50": 31.5, "errors": 0, "wrong_answers": 0}
@@ -231,6 +246,7 @@ def test_gpu_plan_that_ends_before_swaps_fails():
     ("parts", "models"),
     [
         (["alone", "many"], {"ctr"}),
+        (["replicas"], {"ctr"}),
         (["neighbours"], {"ctr", "mlp"}),
         (["dense"], {"mlp", "transformer"}),
         (["zipf"], {"zipf"}),
@@ -286,6 +302,12 @@ def test_gpu_models_run_where_their_server_says(tmp_path: Path, name: str, platf
     settings = Path(str(flags["model_settings_file"])).read_text()
     assert "[models.ctr]" in settings
     assert f'platform = "{platform}"' in settings
+    assert "max_in_flight_requests = 512" in settings
+    more = model_flags(
+        replace(machine, in_flight_max=1_024), name, models | {"b": models["ctr"]}, tmp_path
+    )
+    assert more["max_in_flight_requests"] == 2_048
+    assert Path(str(more["model_settings_file"])).read_text().count("= 1024") == 2
     assert 'accelerator_tables = "device"' in settings
 
 
