@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
+#include "native/base/clock.h"
 #include "native/pjrt/keep_for_ever.h"
 
 namespace millpond::pjrt {
@@ -45,7 +47,10 @@ bool ChunkedUpload::HasRoom() const {
 // Returns the tensor of the next chunk. If all that have bytes left have a chunk under way, it is
 // the one whose chunk ends first: what Prepare copies for it is copied meanwhile.
 std::optional<size_t> ChunkedUpload::Next() const {
-  if (!waiting_.empty()) return waiting_.rbegin()->second;
+  if (!waiting_.empty()) {
+    const auto& [smallest_bytes, smallest] = *waiting_.begin();
+    return smallest_bytes <= kSmallBytes ? smallest : waiting_.rbegin()->second;
+  }
   for (const Chunk& chunk : under_way_) {
     if (!chunk.is_last) return chunk.index;
   }
@@ -82,9 +87,20 @@ bool ChunkedUpload::IsTurnOf(const Chunk& chunk) const {
   return has_place && !rests_[chunk.index].has_chunk_under_way;
 }
 
+// Looks at the event until it has happened, for limits_.poll_ns at most.
+void ChunkedUpload::PollFor(PJRT_Event* event) const {
+  const int64_t end_ns = base::MonotonicNs() + limits_.poll_ns;
+  while (base::MonotonicNs() < end_ns) {
+    const base::StatusOr<bool> has_happened = api_.HasHappened(event);
+    if (!has_happened.ok() || has_happened.value()) return;
+    std::this_thread::yield();
+  }
+}
+
 // Returns false if the device is gone. The plugin may still copy from memory that is neither pinned
 // nor a staging buffer, which is the version's: there is no end to that wait.
 bool ChunkedUpload::Await(const Chunk& chunk, base::Status* copied) {
+  PollFor(chunk.copied);
   const bool is_as_it_is = chunk.pinned.end() == nullptr && chunk.staged == nullptr;
   if (!is_as_it_is) return api_.AwaitFor(chunk.copied, limits_.stall_ns, "copying", copied);
   *copied = api_.Await(chunk.copied, "copying");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "native/base/status.h"
+#include "native/memory/page_pins.h"
 #include "native/pjrt/api.h"
 #include "native/pjrt/device_buffer.h"
 #include "native/pjrt/pinned_memory.h"
@@ -18,7 +19,7 @@
 
 namespace millpond::pjrt {
 
-// Copies tensors to an accelerator in chunks, two at a time, so that the transfers of runs get
+// Copies tensors to an accelerator in chunks, three at a time, so that the transfers of runs get
 // between. A chunk of pinned memory is copied as it is. Any other chunk is copied to a pinned
 // staging buffer first, which takes five times as long; if the plugin pins nothing, it is copied as
 // it is.
@@ -28,23 +29,30 @@ namespace millpond::pjrt {
 // xla/pjrt/host_to_device_transfer_manager.cc), and the event of the failed chunk reports success.
 // Only the tensor's readiness has the error, and it has it before that event happens. So a tensor
 // has one chunk under way at most, and the next one is started after a look at the readiness. The
-// second place is for a chunk of another tensor. The tensor with the most bytes left comes first:
-// so there are two as long as possible.
+// other places are for chunks of other tensors. The tensor with the most bytes left comes first: so
+// there are enough as long as possible. Only the smallest tensors come before: at the end the link
+// would wait for each of them.
 //
 // Thread: one. Borrows all that it is made of, and the tensors until the destructor, which waits
 // for the chunks under way.
 class ChunkedUpload {
  public:
-  // 80 µs of a link of 52 GB/s.
+  // A chunk that is copied to a staging buffer first.
   static constexpr size_t kChunkBytes = size_t{4} << 20U;
-  // The most that is under way at once: the number of chunks, and the bytes of each.
+  // The most that is under way at once: the number of chunks, and the bytes of each. On an H200
+  // with a link of 52 GB/s, 500 MB take 15.4 ms in two chunks of 4 MiB, 11.7 in three, and 10.0 in
+  // three of 8 MiB (native/bench/upload_bench.cc). A run's inputs wait for all of them: 0.6 ms.
   struct Limits {
-    size_t chunk_bytes = kChunkBytes;
-    size_t chunk_count = 2;
-    // A device that ends no chunk for so long is gone. A chunk waits for one before it at most, and
-    // both for the transfers of some runs.
+    size_t chunk_bytes = memory::PinnedPieces::kPieceBytes;
+    size_t chunk_count = 3;
+    // A device that ends no chunk for so long is gone. A chunk waits for those before it at most,
+    // and all for the transfers of some runs.
     int64_t stall_ns = kStallNs;
+    // The end of a chunk is looked for so long before the thread sleeps, because it wakes late.
+    int64_t poll_ns = 300'000;
   };
+  // Tensors of so many bytes come first.
+  static constexpr size_t kSmallBytes = size_t{256} << 10U;
   // Small tensors have small chunks. Each takes some 10 µs, whatever its size.
   static constexpr size_t kUnderWayCount = 16;
   // If the chunk needs a staging buffer.
@@ -100,6 +108,7 @@ class ChunkedUpload {
   std::unique_ptr<StagingPool::Lease> TakeStaging();
   bool IsTurnOf(const Chunk& chunk) const;
   base::Status AwaitOldest();
+  void PollFor(PJRT_Event* event) const;
   bool Await(const Chunk& chunk, base::Status* copied);
   void Abandon(Chunk chunk);
   base::Status Start(Chunk chunk);

@@ -67,9 +67,9 @@ TEST(PreFaultSpare, SlabThatAVersionFilledNeedsNoStep) {
 
 TEST(PinSpare, PinsTheMemoryOfASparePieceByPiece) {
   const auto pinner = std::make_shared<testing::FakePagePinner>();
-  SpareSlab spare = SpareOf(16 * kMiB, 6 * kMiB, 8 * kMiB);
+  SpareSlab spare = SpareOf(32 * kMiB, 14 * kMiB, 16 * kMiB);
   EXPECT_FALSE(PinSpare::Next(spare, nullptr));
-  for (const size_t pinned_bytes : {4 * kMiB, 6 * kMiB}) {
+  for (const size_t pinned_bytes : {10 * kMiB, 14 * kMiB}) {
     auto step = PinSpare::Next(spare, pinner);
     step->Perform();
     step->Record(&spare);

@@ -204,10 +204,10 @@ void PinAll(Slab* slab, size_t bytes, const std::shared_ptr<FakePagePinner>& pin
 
 TEST(Slab, IsPinnedInPiecesUpToTheGivenEnd) {
   const auto pinner = std::make_shared<FakePagePinner>();
-  const auto slab = ReserveSlab(16 * kMiB);
-  PinAll(slab.get(), 10 * kMiB, pinner);
-  PinAll(slab.get(), 12 * kMiB, pinner);
-  EXPECT_EQ(pinner->calls, (std::vector<size_t>{4 * kMiB, 4 * kMiB, 2 * kMiB, 2 * kMiB}));
+  const auto slab = ReserveSlab(32 * kMiB);
+  PinAll(slab.get(), 24 * kMiB, pinner);
+  PinAll(slab.get(), 28 * kMiB, pinner);
+  EXPECT_EQ(pinner->calls, (std::vector<size_t>{10 * kMiB, 10 * kMiB, 4 * kMiB, 4 * kMiB}));
 }
 
 TEST(Slab, UnpinsAllThatIsReturnedMovedOrUnmapped) {
@@ -216,13 +216,13 @@ TEST(Slab, UnpinsAllThatIsReturnedMovedOrUnmapped) {
     const auto from = ReserveSlab(32 * kMiB);
     const auto to = ReserveSlab(32 * kMiB);
     PinAll(from.get(), 24 * kMiB, pinner);
-    PinAll(to.get(), 8 * kMiB, pinner);
+    PinAll(to.get(), 20 * kMiB, pinner);
     from->ReturnPages(23 * kMiB, SIZE_MAX);
     EXPECT_EQ(from->pinned_bytes(), 20 * kMiB) << "a piece is unpinned as a whole";
     pinner->ExpectAllResident();
-    EXPECT_EQ(from->MoveTail(22 * kMiB, 6 * kMiB, to.get(), 4 * kMiB), 6 * kMiB);
-    EXPECT_EQ(from->pinned_bytes(), 16 * kMiB);
-    EXPECT_EQ(to->pinned_bytes(), 4 * kMiB);
+    EXPECT_EQ(from->MoveTail(22 * kMiB, 6 * kMiB, to.get(), 14 * kMiB), 6 * kMiB);
+    EXPECT_EQ(from->pinned_bytes(), 10 * kMiB);
+    EXPECT_EQ(to->pinned_bytes(), 10 * kMiB);
     pinner->ExpectAllResident();
     from->LeaveMapped();
   }

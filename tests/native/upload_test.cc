@@ -126,16 +126,16 @@ class UploadTest : public ::testing::Test {
 TEST_F(UploadTest, PinnedMemoryIsCopiedAsItIs) {
   Open();
   const auto slab = MakeSlab(24 * kMiB, 24 * kMiB);
-  EXPECT_EQ(controls_->pin_count, 6);
+  EXPECT_EQ(controls_->pin_count, 3);
   const std::vector<HostTensor> tensors = {TensorAt(slab->start() + 64, 10 * kMiB),
                                            TensorAt(slab->start() + 11 * kMiB, 13 * kMiB),
                                            TensorAt(slab->start() + 8, 0)};
   const auto parameters = UploadAll(tensors);
-  EXPECT_EQ(controls_->pin_count, 6) << "no staging buffer was made";
+  EXPECT_EQ(controls_->pin_count, 3) << "no staging buffer was made";
   EXPECT_EQ(controls_->copies_from_pinned, controls_->part_count) << "no part is in two pieces";
   EXPECT_EQ(parameters->figures().uploaded_bytes, 23 * kMiB);
   EXPECT_EQ(parameters->figures().unpinned_bytes, 0);
-  EXPECT_LE(controls_->part_bytes_max, ChunkedUpload::kChunkBytes);
+  EXPECT_LE(controls_->part_bytes_max, ChunkedUpload::Limits().chunk_bytes);
 }
 
 TEST_F(UploadTest, OtherMemoryIsStaged) {
@@ -145,20 +145,26 @@ TEST_F(UploadTest, OtherMemoryIsStaged) {
     const auto parameters = UploadAll({TensorAt(slab->start() + 4, 23 * kMiB)});
     EXPECT_EQ(controls_->copies_from_pinned, controls_->part_count);
     EXPECT_EQ(parameters->figures().unpinned_bytes, 15 * kMiB + 4);
-    EXPECT_LE(controls_->pin_count, 2 + static_cast<int64_t>(ChunkedUpload::kStagedCount))
+    EXPECT_LE(controls_->pin_count, 1 + static_cast<int64_t>(ChunkedUpload::kStagedCount))
         << "the buffers are kept";
   }
 }
 
-// The transfers of runs get between: they wait for two chunks at most, or for few small tensors.
+// The transfers of runs get between: they wait for three chunks at most, or for few small tensors.
 TEST_F(UploadTest, FewChunksAreUnderWay) {
   controls_->transfer_in_ns = 1'000'000;
   Open();
-  const auto slab = MakeSlab(32 * kMiB, 32 * kMiB);
-  UploadAll({TensorAt(slab->start(), 8 * kMiB), TensorAt(slab->start() + 8 * kMiB, 24 * kMiB)});
-  EXPECT_EQ(controls_->transfers_under_way_max, 2);
-  EXPECT_EQ(controls_->parts_of_one_max, 1) << "XLA aborts if one of two fails";
+  const size_t chunk_bytes = ChunkedUpload::Limits().chunk_bytes;
+  const auto slab = MakeSlab(8 * chunk_bytes, 8 * chunk_bytes);
   std::vector<HostTensor> tensors;
+  for (size_t i = 0; i < 4; ++i) {
+    tensors.push_back(TensorAt(slab->start() + 2 * i * chunk_bytes, 2 * chunk_bytes));
+  }
+  UploadAll(tensors);
+  EXPECT_EQ(controls_->part_count, 8);
+  EXPECT_EQ(controls_->transfers_under_way_max, 3);
+  EXPECT_EQ(controls_->parts_of_one_max, 1) << "XLA aborts if one of two fails";
+  tensors.clear();
   for (int i = 0; i < 100; ++i) tensors.push_back(TensorAt(slab->start() + i * 64, 64));
   UploadAll(tensors);
   EXPECT_EQ(controls_->transfers_under_way_max, ChunkedUpload::kUnderWayCount);
@@ -286,18 +292,30 @@ TEST_F(GoneDeviceTest, KeepsWhatAFailedUploadLeavesUnderWay) {
   EXPECT_GT(controls_->live_pins, 0);
 }
 
-// The tensor with the most bytes left has one of the two places until the end. So the link rests
-// only if one tensor is larger than all others together.
-TEST_F(UploadTest, TwoTensorsShareTheLinkToTheEnd) {
+// The tensor with the most bytes left has one of the places until the end. So the link rests only
+// if one tensor is larger than all others together.
+TEST_F(UploadTest, TensorsShareTheLinkToTheEnd) {
   controls_->transfer_in_ns = 1'000'000;
   Open();
-  const auto slab = MakeSlab(32 * kMiB, 32 * kMiB);
-  const std::vector<HostTensor> tensors = {TensorAt(slab->start(), 4 * kMiB),
-                                           TensorAt(slab->start() + 4 * kMiB, 8 * kMiB),
-                                           TensorAt(slab->start() + 12 * kMiB, 20 * kMiB)};
+  const size_t chunk_bytes = ChunkedUpload::Limits().chunk_bytes;
+  const auto slab = MakeSlab(7 * chunk_bytes, 7 * chunk_bytes);
+  std::vector<HostTensor> tensors;
+  for (const auto& [first, count] : {std::pair{0, 1}, {1, 1}, {2, 2}, {4, 3}}) {
+    tensors.push_back(TensorAt(slab->start() + first * chunk_bytes, count * chunk_bytes));
+  }
   UploadAll(tensors);
-  EXPECT_EQ(controls_->part_count, 8);
-  EXPECT_EQ(controls_->parts_alone_count, 2) << "the first chunk, and the fifth of the largest one";
+  EXPECT_EQ(controls_->part_count, 7);
+  EXPECT_EQ(controls_->parts_alone_count, 1) << "the first one";
+}
+
+TEST_F(UploadTest, TheSmallestTensorsComeFirst) {
+  Open();
+  const auto slab = MakeSlab(24 * kMiB, 24 * kMiB);
+  controls_->failing_part = 1;
+  auto parameters =
+      Make({TensorAt(slab->start(), 20 * kMiB), TensorAt(slab->start() + 20 * kMiB, 64)});
+  EXPECT_EQ(parameters->Upload(0).code(), Code::kInternal);
+  EXPECT_EQ(controls_->part_bytes_max, 64) << "of the part before the one that failed";
 }
 
 TEST_F(UploadTest, ADeviceWithoutRoomLeavesNothing) {
@@ -350,11 +368,11 @@ TEST_F(UploadTest, NothingIsReservedOnAFullDevice) {
 }
 
 TEST_F(UploadTest, NoMoreThanTheLimitIsPinned) {
-  Open(/*pinned_bytes_max=*/6 * kMiB);
-  auto slab = MakeSlab(16 * kMiB, 16 * kMiB);
-  EXPECT_EQ(slab->pinned_bytes(), 4 * kMiB);
-  EXPECT_EQ(accelerator_->State().pinned_bytes, 4 * kMiB);
-  EXPECT_EQ(accelerator_->State().pinned_limit_bytes, 6 * kMiB);
+  Open(/*pinned_bytes_max=*/16 * kMiB);
+  auto slab = MakeSlab(32 * kMiB, 32 * kMiB);
+  EXPECT_EQ(slab->pinned_bytes(), 10 * kMiB);
+  EXPECT_EQ(accelerator_->State().pinned_bytes, 10 * kMiB);
+  EXPECT_EQ(accelerator_->State().pinned_limit_bytes, 16 * kMiB);
   slab.reset();
   EXPECT_EQ(accelerator_->State().pinned_bytes, 0);
 }
