@@ -228,7 +228,9 @@ def measure_replicas(bench: Bench, shown: Figures) -> None:
                 bench.say(f"replicas: {name}, {rows} rows")
                 before = _runs(server)
                 of_rows = found[str(rows)] = bench.most(server, bench.ctr_load(rows), rows)
-                of_rows["runs_by_device"] = dict(_runs(server) - before)
+                # Not by a difference of counters, which leaves out a device without a run.
+                after = _runs(server)
+                of_rows["runs_by_device"] = {name: after[name] - before[name] for name in after}
                 shown["wrong_answers"] += of_rows["wrong_answers"]
 
 

@@ -121,6 +121,7 @@ def test_gpu_replicas_of_many_generators(models: Path, tmp_path: Path):
     one, many = (part[name]["9"] for name in ("one_device", "all_devices"))
     assert one["in_flight"] == 768
     assert [name for name, runs in one["runs_by_device"].items() if runs] == ["0"]
+    assert len(many["runs_by_device"]) > len(one["runs_by_device"])
     assert all(many["runs_by_device"].values())
     assert min(one["rows_per_second"], many["rows_per_second"]) > 0
 
