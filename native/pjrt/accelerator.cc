@@ -93,7 +93,7 @@ base::StatusOr<std::unique_ptr<Executable>> Accelerator::Compile(std::string_vie
   MILLPOND_RETURN_IF_PJRT_ERROR(api(), api()->PJRT_Client_Compile(&compile),
                                 "compiling for " + description_);
   compiled_count_.fetch_add(1, std::memory_order_relaxed);
-  auto executable = Executable::Own(api(), compile.executable);
+  auto executable = Executable::Own(api(), &pace(), compile.executable);
   if (executable.ok()) MILLPOND_RETURN_IF_ERROR(CheckIsHere(*executable.value()));
   return executable;
 }
@@ -109,10 +109,11 @@ base::StatusOr<std::unique_ptr<Executable>> Accelerator::LoadExecutable(
     load.overridden_serialized_compile_options = compile_options_.data();
     load.overridden_serialized_compile_options_size = compile_options_.size();
   }
-  MILLPOND_RETURN_IF_PJRT_ERROR(api(), api()->PJRT_Executable_DeserializeAndLoad(&load),
-                                "loading an executable");
+  PJRT_Error* error = nullptr;
+  pace().Make([&] { error = api()->PJRT_Executable_DeserializeAndLoad(&load); });
+  MILLPOND_RETURN_IF_PJRT_ERROR(api(), error, "loading an executable");
   loaded_count_.fetch_add(1, std::memory_order_relaxed);
-  auto executable = Executable::Own(api(), load.loaded_executable);
+  auto executable = Executable::Own(api(), &pace(), load.loaded_executable);
   if (executable.ok()) MILLPOND_RETURN_IF_ERROR(CheckIsHere(*executable.value()));
   return executable;
 }

@@ -130,6 +130,8 @@ class Accelerator {
   const std::shared_ptr<PinnedMemory>& pinned() const { return pinned_; }
   // Buffers of ChunkedUpload::kChunkBytes, for parameters in memory that is not pinned.
   StagingPool& upload_staging() const { return *upload_staging_; }
+  // Spaces out what stops all runs, of all accelerators of the plugin.
+  DriverPace& pace() const { return client_->pace(); }
   int64_t stall_ns() const { return stall_ns_; }
   // An upload was abandoned, because nothing of it ended for stall_ns. What it holds is kept for
   // ever, so there is no other upload.

@@ -9,6 +9,7 @@
 
 #include "native/base/status.h"
 #include "native/pjrt/api.h"
+#include "native/pjrt/driver_pace.h"
 #include "native/pjrt/plugin.h"
 
 namespace millpond::pjrt {
@@ -32,6 +33,8 @@ class Client {
 
   PJRT_Client* get() const { return client_; }
   const Api& api() const { return api_; }
+  // Spaces out what stops the runs of all devices.
+  DriverPace& pace() const { return pace_; }
   // The plugin and the platform's version.
   const std::string& description() const { return description_; }
   // The build of the plugin (Plugin::build).
@@ -71,6 +74,7 @@ class Client {
   const bool is_cuda_;
   std::string description_;
   const std::string plugin_build_;
+  mutable DriverPace pace_;
 };
 
 }  // namespace millpond::pjrt

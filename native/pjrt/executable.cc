@@ -28,9 +28,9 @@ base::Status Executable::LookAt(const std::string& while_doing, const Look& look
   return looked;
 }
 
-base::StatusOr<std::unique_ptr<Executable>> Executable::Own(const Api& api,
+base::StatusOr<std::unique_ptr<Executable>> Executable::Own(const Api& api, DriverPace* pace,
                                                             PJRT_LoadedExecutable* loaded) {
-  std::unique_ptr<Executable> owner(new Executable(api, loaded));
+  std::unique_ptr<Executable> owner(new Executable(api, pace, loaded));
   constexpr char kDoing[] = "looking at an executable";
   MILLPOND_RETURN_IF_ERROR(owner->LookAt(kDoing, [&](PJRT_Executable* executable) -> base::Status {
     MILLPOND_PJRT_ARGS(PJRT_Executable_NumOutputs, outputs);
@@ -58,8 +58,10 @@ void Executable::CountMemory(PJRT_Executable* executable) {
 Executable::~Executable() {
   MILLPOND_PJRT_ARGS(PJRT_LoadedExecutable_Destroy, destroy);
   destroy.executable = loaded_;
-  static_cast<void>(
-      api_.ToStatus(api_->PJRT_LoadedExecutable_Destroy(&destroy), "freeing an executable"));
+  pace_->Make([&] {
+    static_cast<void>(
+        api_.ToStatus(api_->PJRT_LoadedExecutable_Destroy(&destroy), "freeing an executable"));
+  });
 }
 
 base::Status Executable::Run(const std::vector<PJRT_Buffer*>& arguments,

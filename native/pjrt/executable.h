@@ -10,6 +10,7 @@
 #include "native/base/status.h"
 #include "native/pjrt/api.h"
 #include "native/pjrt/device_buffer.h"
+#include "native/pjrt/driver_pace.h"
 
 namespace millpond::pjrt {
 
@@ -21,11 +22,13 @@ void Destroy(const Api& api, PJRT_Executable* executable);
 
 // A program that is compiled for an accelerator, whose client must outlive it.
 //
-// Thread: any number at once.
+// Thread: any number at once. The destructor waits for the pace, so it is for no thread of a
+// request.
 class Executable {
  public:
-  // Takes over `loaded`, also if it returns the plugin's error.
-  static base::StatusOr<std::unique_ptr<Executable>> Own(const Api& api,
+  // Takes over `loaded`, also if it returns the plugin's error. It is freed at the `pace` of its
+  // client.
+  static base::StatusOr<std::unique_ptr<Executable>> Own(const Api& api, DriverPace* pace,
                                                          PJRT_LoadedExecutable* loaded);
   ~Executable();
   Executable(const Executable&) = delete;
@@ -51,7 +54,8 @@ class Executable {
   base::StatusOr<std::string> Serialize() const;
 
  private:
-  Executable(const Api& api, PJRT_LoadedExecutable* loaded) : api_(api), loaded_(loaded) {}
+  Executable(const Api& api, DriverPace* pace, PJRT_LoadedExecutable* loaded)
+      : api_(api), pace_(pace), loaded_(loaded) {}
 
   void CountMemory(PJRT_Executable* executable);
   // Calls `look` with what the API tells about the executable, and frees that.
@@ -59,6 +63,7 @@ class Executable {
   base::Status LookAt(const std::string& while_doing, const Look& look) const;
 
   const Api api_;
+  DriverPace* const pace_;
   PJRT_LoadedExecutable* const loaded_;
   size_t output_count_ = 0;
   int64_t temporary_bytes_ = 0;

@@ -2,8 +2,6 @@
 
 #include <iterator>
 
-#include "native/base/clock.h"
-
 namespace millpond::pjrt {
 
 // A call of the driver for a piece, on the thread for such calls.
@@ -15,23 +13,20 @@ class PinnedMemory::Call final : public DriverThread::Task {
 
   // Makes the call, and rests.
   bool Make(DriverThread* thread) {
-    const bool was_made = thread->Perform(this);
-    base::SleepNs(took_ns_);
+    bool was_made = false;
+    client_.pace().Make([&] { was_made = thread->Perform(this); });
     return was_made && is_done_;
   }
 
  private:
   void Run() override {
-    const int64_t began_ns = base::MonotonicNs();
     is_done_ = (bytes_ == 0 ? client_.Unpin(start_) : client_.Pin(start_, bytes_)).ok();
-    took_ns_ = base::MonotonicNs() - began_ns;
   }
 
   const Client& client_;
   char* const start_;
   const size_t bytes_;
   bool is_done_ = false;
-  int64_t took_ns_ = 0;
 };
 
 bool PinnedMemory::Pin(std::byte* start, size_t bytes) {

@@ -18,8 +18,8 @@ namespace millpond::pjrt {
 
 // The memory of this process that all accelerators of a client copy from without a copy between.
 //
-// A piece is pinned and unpinned by a call of its own, after which the caller rests for as long as
-// the call took: so a run waits for one piece at most, and the driver is free half of the time.
+// A piece is pinned and unpinned by a call of its own, with rests between them (DriverPace): so a
+// run waits for one piece at most.
 //
 // Thread: any. Owner: shared by the accelerators and the slabs with pinned pieces, which keep the
 // client. Cost of a lease: a mutex, twice.

@@ -306,6 +306,7 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
   MILLPOND_RETURN_IF_ERROR(counts_.BeginRun() ? run.RunTimed(outputs, &*turn, wait_ns, &counts_)
                                               : run.Run(outputs, &*turn));
   accelerator.NoteSuccess();
+  accelerator.pace().NoteRun();
   const int64_t took_ns = run.EndTurn();
   // If two runs end at once, one of them may be left out.
   program.cost_ns->store(cost_ns == 0 ? took_ns : cost_ns + (took_ns - cost_ns) / kCostRuns,

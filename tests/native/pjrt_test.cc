@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <list>
 #include <memory>
@@ -135,6 +137,70 @@ TEST_F(PjrtTest, ProgramsRunOnTheDeviceTheyAreFor) {
       EXPECT_EQ(controls_->device_run_counts[device], before + 1);
     }
   }
+}
+
+// A driver stops all runs while it loads or frees a program, or pins memory.
+TEST_F(PjrtTest, CallsThatStopRunsAreMadeOneByOne) {
+  const auto accelerator = MakeAccelerator();
+  std::unique_ptr<Executable> executable = std::move(accelerator->Compile(Code(1, 1)).value());
+  const std::string bytes = executable->Serialize().value();
+  alignas(4096) static std::byte memory[4096];
+  std::vector<std::future<void>> waiting;
+  accelerator->pace().Make([&] {
+    waiting.push_back(std::async(std::launch::async, [&] { executable.reset(); }));
+    waiting.push_back(std::async(std::launch::async,
+                                 [&] { EXPECT_TRUE(accelerator->LoadExecutable(bytes).ok()); }));
+    waiting.push_back(std::async(std::launch::async, [&] {
+      EXPECT_TRUE(accelerator->pinned()->Pin(memory, sizeof(memory)));
+      accelerator->pinned()->Unpin(memory, sizeof(memory));
+    }));
+    base::SleepNs(30'000'000);
+    for (auto& each : waiting) {
+      EXPECT_EQ(each.wait_for(std::chrono::milliseconds(0)), std::future_status::timeout);
+    }
+    EXPECT_EQ(controls_->live_executables, 1);
+    EXPECT_EQ(controls_->load_count, 0);
+    EXPECT_EQ(controls_->pin_count, 0);
+  });
+}
+
+// Otherwise runs would pile up while many such calls are made.
+TEST_F(PjrtTest, RunsHaveMostOfTheTimeBetweenSuchCalls) {
+  constexpr int64_t kCallNs = 3'000'000;
+  const auto accelerator = MakeAccelerator();
+  const auto program = MakeProgram(accelerator, {1}, 1);
+  const float in = 1;
+  float out = 0;
+  ASSERT_TRUE(
+      RunThere(*program, 1, {reinterpret_cast<const char*>(&in)}, {reinterpret_cast<char*>(&out)})
+          .ok());
+  const int64_t began_ns = base::MonotonicNs();
+  accelerator->pace().Make([] { base::SleepNs(kCallNs); });
+  accelerator->pace().Make([] {});
+  EXPECT_GE(base::MonotonicNs() - began_ns, kCallNs * (1 + DriverPace::kBusyRests));
+}
+
+TEST(DriverPace, ACallThatHangsHoldsUpNoOtherForLong) {
+  DriverPace pace;
+  std::promise<void> end;
+  std::promise<void> begun;
+  const auto hung = std::async(std::launch::async, [&] {
+    pace.Make([&] {
+      begun.set_value();
+      end.get_future().wait();
+    });
+  });
+  begun.get_future().wait();
+  bool is_made = false;
+  pace.Make([&] { is_made = true; });
+  EXPECT_TRUE(is_made);
+  end.set_value();
+}
+
+TEST(DriverPace, ARestIsLongerWhileRunsGoOn) {
+  EXPECT_EQ(DriverPace::RestNs(500, 0), 2'000);
+  EXPECT_EQ(DriverPace::RestNs(500, DriverPace::kBusyNs - 1), 2'000);
+  EXPECT_EQ(DriverPace::RestNs(500, DriverPace::kBusyNs), 500);
 }
 
 TEST_F(PjrtTest, ProgramOfOneDeviceIsLoadedForAnother) {
