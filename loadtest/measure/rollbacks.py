@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtest.drive.generator import Generator
-from loadtest.plan.plan import Outcome, Plan
+from loadtest.plan.plan import NOT_KEPT, Outcome, Plan
 from serving.base.clock import NS_PER_SECOND, Clock, pause
 from serving.base.errors import StatusCode, Unavailable
 from serving.base.protos import predict_pb2
@@ -97,10 +97,12 @@ class Asked:
     """The answers to a client that asks beside rollbacks."""
 
     def __init__(self, outcome: Outcome) -> None:
-        """Raises Unavailable if a request failed."""
+        """Raises Unavailable if a request failed, or if its reply was not kept."""
         failed = [reply.data for reply in outcome.replies if reply.code != StatusCode.OK]
-        if failed:
-            raise Unavailable(f"a request beside a rollback failed: {failed[0]!r}")
+        if failed or np.any(outcome.codes != StatusCode.OK):
+            raise Unavailable(f"a request beside a rollback failed: {failed[:1]}")
+        if np.any(outcome.reply_of == NOT_KEPT):
+            raise Unavailable("replies beside rollbacks were too many to be kept")
         responses = (predict_pb2.PredictResponse.FromString(item.data) for item in outcome.replies)
         versions = [response.model_spec.version.value for response in responses]
         self._versions = np.array(versions, np.int64)[outcome.reply_of]
@@ -111,6 +113,8 @@ class Asked:
         is_first = (self._versions == version) & (self._completed_ns >= rollback.began_ns)
         instants = self._completed_ns[is_first & (self._issued_ns < rollback.allowed_ns)]
         if not instants.size:
+            if not np.any(self._issued_ns > rollback.began_ns):
+                raise Unavailable("the client beside the rollbacks had sent all of its requests")
             raise Unavailable(f"no request got an answer of version {version} after its rollback")
         return float(instants.min() - rollback.began_ns) / 1e6
 

@@ -20,7 +20,6 @@ from serving.manager.harness import LoaderHarness
 from serving.manager.turn import Turn
 
 Answer = TypeVar("Answer")
-Rest = TypeVar("Rest")
 Result = TypeVar("Result")
 
 
@@ -41,18 +40,12 @@ class Reply(Generic[Answer]):
         self.future: Future[Answer] = Future()
         self._context = copy_context()
 
-    def answer(self, request: Callable[[], tuple[Answer, Rest]]) -> Rest | None:
-        """Calls `request`, and completes the future with the first part of its result, or with its exception.
-
-        Returns the second part, which the caller does not wait for; None after an exception.
-        """
+    def answer(self, request: Callable[[], Answer]) -> None:
+        """Calls `request` and completes the future with its result or its exception."""
         try:
-            answer, rest = self.run(request)
+            self.future.set_result(self.run(request))
         except Exception as error:  # noqa: BLE001 (the caller gets it from the future)
             self.future.set_exception(error)
-            return None
-        self.future.set_result(answer)
-        return rest
 
     def run(self, call: Callable[[], Result]) -> Result:
         """Calls `call` in the context of the thread that made the request."""

@@ -8,7 +8,8 @@ Deciding is pure (`decision.py`). The control thread is the only one that decide
 map, and that replaces the state of a stream. Other threads only post messages to the thread's inbox
 (`control_thread.py`), and read the states that it publishes (`streams.py`), so no state needs a lock. The
 same messages in the same order give the same run, which is why tests can call `tick` themselves. The
-control thread waits only for its inbox and for the next due action. A load or a slow request of one model
+control thread waits only for its inbox and for the next due action, and up to REPLY_SECONDS_MAX for
+the reply to an operator, when other models wait too. A load or a slow request of one model
 delays the versions of another model only if all threads of an executor are taken.
 """
 
@@ -303,7 +304,7 @@ class AspiredVersionsManager:
             case Progress(servable_id, changes):
                 self._proceed(servable_id, changes)
             case Request(name, change, Reply() as reply):
-                reply.answer(lambda: (self._event(name, change), None))
+                reply.answer(partial(self._event, name, change))
             case Request(name, change):
                 self._event(name, change)
             case OperatorRequest(name, change, reply):
@@ -329,13 +330,17 @@ class AspiredVersionsManager:
     def _answer_operator(
         self, name: str, change: StreamChange[Result], reply: Reply[Result]
     ) -> None:
-        """Applies an operator's change, and answers once requests and readers see it. What only tells of it, and
-        takes longer, comes after the answer.
+        """Answers once requests and readers see an operator's change. Tells of it and begins its effects after
+        the answer, because that takes longer.
         """
-        turn = reply.answer(partial(self._operate, name, change))
-        if turn is not None:
-            self._inbox.wait(REPLY_SECONDS_MAX)
-            reply.run(partial(self._follow, turn.before, turn.decision()))
+        try:
+            result, turn = reply.run(partial(self._operate, name, change))
+        except Exception as error:  # noqa: BLE001 (the caller gets it from the future)
+            reply.future.set_exception(error)
+            return
+        reply.future.set_result(result)
+        self._inbox.wait(REPLY_SECONDS_MAX)
+        reply.run(partial(self._follow, turn.before, turn.decision()))
 
     def _operate(self, name: str, change: StreamChange[Result]) -> tuple[Result, Turn]:
         """Shows an operator's change. Raises NotFound for a stream without versions."""
@@ -455,11 +460,11 @@ class AspiredVersionsManager:
         if decision.routing != before.routing:
             self._guarded(partial(self._streams.tell_routing, name))
         for notice in decision.notices:
-            # If a notice fails, the effects follow all the same, because all readers have the state that
-            # they belong to.
+            # If one fails, the others follow all the same, because all readers have the state that they
+            # belong to.
             self._guarded(partial(self._tell, name, notice))
         for effect in decision.effects:
-            self._act(decision.state, effect)
+            self._guarded(partial(self._act, decision.state, effect))
 
     def _record(self, statuses: Iterable[ServableStatus]) -> None:
         for status in statuses:

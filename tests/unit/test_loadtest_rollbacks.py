@@ -3,7 +3,7 @@
 import pytest
 
 from loadtest.measure.rollbacks import Asked, Instants
-from loadtest.plan.plan import Reply
+from loadtest.plan.plan import NOT_KEPT, Reply
 from serving.base.errors import Unavailable
 from serving.base.protos import predict_pb2
 from tests.unit.loadtest_outcomes import MS, outcome_of
@@ -41,6 +41,17 @@ def test_only_requests_after_the_reply_are_late(
     request_ms: tuple[float, float, int], is_late: bool
 ):
     assert asked(request_ms).is_late(ROLLBACK, OLD) is is_late
+
+
+def test_client_that_ended_before_a_rollback_is_named():
+    with pytest.raises(Unavailable, match="had sent all of its requests"):
+        asked((2, 3, NEW)).first_answer_ms(ROLLBACK, OLD)
+
+
+@pytest.mark.parametrize(("code", "match"), [(0, "too many to be kept"), (14, "failed")])
+def test_request_without_a_kept_reply_is_refused(code: int, match: str):
+    with pytest.raises(Unavailable, match=match):
+        Asked(outcome_of([(0, 0, 1)], codes=[code], reply_of=[NOT_KEPT]))
 
 
 def test_failed_request_beside_rollback_is_refused():

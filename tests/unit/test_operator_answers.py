@@ -11,6 +11,7 @@ from serving.core.blocked_versions import BlockedVersions
 from serving.core.operator_api import Rollback
 from serving.core.servable import Routing
 from serving.manager.manager import REPLY_SECONDS_MAX
+from serving.manager.turn import Decision, StopLoad
 from tests.unit.fakes.servables import FakeServingMap
 from tests.unit.worlds.manager import KEEP, World, answer, routing
 
@@ -138,7 +139,7 @@ def crashed_after_answer() -> Mapping[str, BlockedVersions]:
     return dict(world.kept_blocked_versions)
 
 
-def test_rollback_survives_crash_after_its_answer() -> None:
+def test_kept_block_holds_after_crash_past_answer() -> None:
     world = World(blocked_versions=crashed_after_answer())
     world.on_disk = {1, 2}
     world.settle(1, 2)
@@ -146,6 +147,24 @@ def test_rollback_survives_crash_after_its_answer() -> None:
     assert world.blocked_versions == {"m": frozenset({2})}
     world.settle(1)
     assert routing(world).default_version == 1
+
+
+def test_failing_effect_stops_no_other_effect() -> None:
+    world = World()
+    world.settle(1)
+    acted: list[object] = []
+
+    def act(state: object, effect: object) -> None:
+        acted.append(effect)
+        raise RuntimeError
+
+    world.manager._act = act  # type: ignore[method-assign]
+    state = world.streams.of("m")
+    effects = (StopLoad(1), StopLoad(2))
+    with capture_logs() as logs:
+        world.manager._follow(state, Decision(state=state, is_rest=False, effects=effects))
+    assert acted == [*effects]
+    assert [log["event"] for log in logs] == ["control_failed"] * 2
 
 
 def test_failing_document_stops_nothing_after_it() -> None:
