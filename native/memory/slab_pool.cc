@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -95,22 +94,6 @@ bool SlabPool::Refill(size_t room_bytes) {
   permitted_bytes_ = MissingBytes(skipped_count);
   WakeKeeper();
   return skipped_count == 0;
-}
-
-bool SlabPool::CanSpare(size_t bytes, const std::set<std::string>& own) const {
-  constexpr size_t kShortShare = 8;
-  const std::lock_guard lock(mutex_);
-  if (!IsSettled()) return false;
-  size_t resident_bytes = 0;
-  for (const SpareSlab& spare : spares_) resident_bytes += spare.resident_bytes;
-  std::vector<size_t> needs;
-  for (const auto& [owner, expectation] : expectations_) {
-    if (own.count(owner) == 0) needs.push_back(expectation.SpareBytes());
-  }
-  std::sort(needs.rbegin(), needs.rend());
-  needs.resize(std::min(needs.size(), static_cast<size_t>(options_.spare_slab_count)));
-  const size_t others_bytes = std::accumulate(needs.begin(), needs.end(), size_t{0});
-  return resident_bytes >= bytes + others_bytes - std::min(others_bytes, bytes / kShortShare);
 }
 
 std::optional<int64_t> SlabPool::KeepStep() {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -54,28 +53,12 @@
 // written to while another version reads it: a table gets its contents when the writer has ended,
 // only a table with contents is shared, and only a table without a holder is claimed for writing.
 //
-// Copies ahead. A load that writes rows copies the table that a version holds, if no table without
-// a holder has its contents: after a start, or once a new file was read. So that the first of such
-// loads need not, the keeper of the spare memory makes that copy before, piece by piece
-// (CopyAhead). It takes a table without a holder whose contents nobody holds, or the spare memory
-// that the pool has kept for this. So it takes no memory that the load would not have taken.
-// - As long as it is copied, the table is none of the store's tables, so no load sees it. It is on
-//   standby once it is complete.
-// - A load of the owner (BeginLoad) stops the copy, and waits for the piece that is under way at
-//   most. A load that wants the same table gets it as it is, and copies the rest. Any other load
-//   ends the copy, and the memory goes to the pool, from which it takes its own. The same goes for
-//   tables on standby that it cannot use.
-// - The keeper holds the table that it copies, as a load does. If nobody else holds it any more,
-//   the copy is ended: the table is on standby itself.
-// - The mutex is not held while a piece is copied.
-//
 // Memory. A table is charged to its owner, a model. Tables without a holder have at most kept_count
 // times the bytes of the largest version's tables. What is more goes back to the pool, and so does
-// each table of an owner that is forgotten, once it has no holder, and one of a size that the
-// owner's versions do not have any more. The pool is told to keep memory
-// for the written tables of the next version only as far as there is no copy of them besides those
-// of the versions that the owner serves at rest, and none that is under way. The log lies behind
-// the table in its slab, for a quarter of the rows. It has memory as far as it is used.
+// each table of an owner that is forgotten, once it has no holder. The pool is told to keep memory
+// for the written tables of the next version only until there is a copy of them besides those of
+// the versions that the owner serves at rest. The log lies behind the table in its slab, for a
+// quarter of the rows. It has memory as far as it is used.
 //
 // A leak. A tensor that is held beyond its version's end keeps its table live for ever, so its
 // memory is never written to. The version reports it (ArenaRemains).
@@ -86,14 +69,8 @@ class TableStore;
 // The tables of one version.
 struct VersionTables {
   size_t bytes = 0;
-  // In whole units of the slabs, without the logs: of all tables, and of those that the init op
-  // writes to.
-  size_t slab_bytes = 0;
-  size_t written_slab_bytes = 0;
-  size_t log_bytes_max = 0;  // the addresses of the logs
+  size_t written_bytes = 0;  // of the tables that its init op writes to
   int serving_count = 1;     // versions that the owner serves at rest
-
-  void Add(size_t table_bytes, size_t row_bytes, bool is_written);
 };
 
 struct TableStatistics {
@@ -102,7 +79,6 @@ struct TableStatistics {
   int64_t standby_count = 0;  // without a holder; the dirty ones too
   int64_t standby_bytes = 0;
   int64_t dirty_count = 0;
-  int64_t copying_bytes = 0;  // of a table that is being copied ahead; in no other number
 };
 
 // A table, in the store alone.
@@ -146,8 +122,6 @@ class TableClaim {
   bool is_in_place() const { return use() == TableUse::kShare || use() == TableUse::kUndo; }
   // True if the rows come from another table, which stays as it is until EndOverwrite.
   bool copies() const { return source_ != nullptr; }
-  // The bytes that are to be read, or copied from the other table.
-  size_t bytes_to_fill() const { return is_in_place() ? 0 : bytes_ - copied_bytes_; }
   // The bytes of the table that need no fresh memory.
   size_t resident_bytes() const { return resident_bytes_; }
   // The table stays as it is as long as this lives, or what has a copy of it.
@@ -156,9 +130,8 @@ class TableClaim {
   // Declares that the whole table will be written, before its first byte is: from now on the table
   // has the rows of this load, and an empty log. Its contents are unknown until EndOverwrite.
   void BeginOverwrite();
-  // Copies the next `count` bytes of the other table, or all that are left. Returns how many these
-  // are. After BeginOverwrite.
-  size_t CopyNext(size_t count);
+  // Copies `count` bytes of the other table from `offset` on. After BeginOverwrite.
+  void Copy(size_t offset, size_t count);
   // Declares that the table has the bytes that were wished for: they were read and verified, or
   // copied and undone. Lets go of the other table.
   void EndOverwrite();
@@ -221,8 +194,7 @@ class TableClaim {
   bool has_lost_contents_ = false;
   std::shared_ptr<const TableHold> hold_;
   const StoredTable* source_;  // null if there is none
-  size_t copied_bytes_ = 0;
-  size_t source_rows_left_;  // of its changed rows, not undone yet in the copy
+  size_t source_rows_left_;    // of its changed rows, not undone yet in the copy
   std::shared_ptr<const TableHold> source_hold_;
 };
 
@@ -236,14 +208,6 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   TableStore(const TableStore&) = delete;
   TableStore& operator=(const TableStore&) = delete;
 
-  // Keeps a load's memory from being used for copies ahead.
-  using LoadPermit = std::shared_ptr<void>;
-  // Stops copies ahead of the owner's tables as long as the permit lives, for a load that wants
-  // `wishes`. Waits for the piece that is under way. Gives memory without a holder to the pool, as
-  // far as the load cannot use it as a table.
-  [[nodiscard]] LoadPermit BeginLoad(const std::string& owner,
-                                     const std::vector<TableWish>& wishes);
-
   // Gets a table for a load. `row_bytes` divides the wish's bytes. Returns RESOURCE_EXHAUSTED if
   // the system has no addresses. May wait for the pool, for milliseconds.
   base::StatusOr<std::unique_ptr<TableClaim>> Claim(const TableWish& wish, size_t row_bytes);
@@ -253,14 +217,6 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
 
   // Returns true if Claim would share a table at this moment.
   bool WouldShare(const TableWish& wish) const;
-
-  static constexpr size_t kAheadPieceBytes = 256 << 10;
-  // Copies the next piece of a table ahead, and returns how long to rest before the next piece.
-  // Returns nullopt if nothing is to be copied, until the pool has work again. Only the keeper.
-  std::optional<int64_t> CopyAhead();
-  // Ends the copy that is under way, and begins no other one. Once the keeper has stopped, and
-  // before the store is let go of.
-  void StopCopyingAhead();
 
   // Records the tables of the owner's version that was loaded last.
   void Expect(const std::string& owner, const VersionTables& tables);
@@ -276,54 +232,24 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   friend class TableClaim;
   friend class TableHold;
   using Slabs = std::vector<std::unique_ptr<Slab>>;
-  using Lock = std::unique_lock<std::mutex>;
 
-  // A copy ahead that is under way. Its members die in reverse: the claim before its table.
-  struct Ahead {
-    TableWish wish;
-    size_t row_bytes = 0;
-    int64_t rest_ns = 0;
-    const StoredTable* source = nullptr;
-    std::unique_ptr<StoredTable> table;
-    std::unique_ptr<TableClaim> claim;
-    bool is_stepping = false;  // the keeper is at it, without the mutex
-  };
-
-  base::StatusOr<std::unique_ptr<StoredTable>> MakeTable(const TableWish& wish, size_t row_bytes);
+  TableClaim::Claimed ClaimStored(const TableWish& wish, Slabs* unusable);
+  base::StatusOr<StoredTable*> MakeTable(const TableWish& wish, size_t row_bytes);
   void Release(StoredTable* table);
   void TellNeed(const std::string& owner);
-  void GiveBack(Slabs slabs);
-  bool BeginStep();
-  bool BeginAhead();
-  void FinishAhead();
-  void EndAhead(std::unique_ptr<Ahead> ahead);
-  std::map<std::string, size_t> RoomForCopies() const;
-
   // Need the mutex.
   std::vector<TableState> States() const;
-  TableChoice ChooseWritable(const TableWish& wish, Slabs* unusable);
-  TableClaim::Claimed Hold(const TableChoice& choice, bool is_written);
   std::unique_ptr<Slab> Remove(size_t index);
   Slabs RemoveSurplus();
-  bool IsUseful(const TableState& free) const;
-  Slabs RemoveUseless(const std::string& owner, const std::vector<TableWish>& wishes);
-  size_t VersionBytesMax() const;
-  size_t MissingBytes(const std::string& owner, const VersionTables& version) const;
-  std::optional<TableChoice> ChooseAhead(std::map<std::string, size_t> room_bytes) const;
-  std::unique_ptr<TableClaim> TakeOverAhead(const TableWish& wish, size_t row_bytes,
-                                            const TableChoice& choice);
-  bool IsWanted(const Ahead& ahead) const;
-  void WaitForStep(const std::string& owner, Lock* lock);
+  bool LacksCopy(const std::string& owner, const VersionTables& version) const;
+  void HoldSource(TableClaim::Claimed* claimed);
+
+  void GiveBack(Slabs slabs);
 
   const std::shared_ptr<SlabPool> pool_;
   const size_t kept_count_;
-  std::mutex telling_mutex_;  // before mutex_; held while the pool is told
   mutable std::mutex mutex_;
-  std::condition_variable stepped_;  // the keeper has ended a step of a copy ahead
   std::vector<std::unique_ptr<StoredTable>> tables_;
-  std::unique_ptr<Ahead> ahead_;
-  bool has_stopped_copying_ = false;
-  std::map<std::string, int> load_counts_;         // loads under way, by owner
   std::map<std::string, VersionTables> versions_;  // by owner
   uint64_t release_count_ = 0;
 };

@@ -74,8 +74,7 @@ class PySlabPool {
   PySlabPool(memory::SlabPoolOptions options, std::function<void()> on_thread_start)
       : pool_(std::make_shared<memory::SlabPool>(options)),
         tables_(std::make_shared<memory::TableStore>(pool_, options.spare_slab_count)),
-        keeper_(std::make_unique<memory::SlabKeeper>(pool_.get(), std::move(on_thread_start),
-                                                     [this] { return tables_->CopyAhead(); })) {}
+        keeper_(std::make_unique<memory::SlabKeeper>(pool_.get(), std::move(on_thread_start))) {}
   ~PySlabPool() {
     const nanobind::gil_scoped_release release;
     Stop();
@@ -87,10 +86,7 @@ class PySlabPool {
   const std::shared_ptr<memory::SlabPool>& pool() const { return pool_; }
   // The tables that versions hand on, on slabs of the pool. As shared as the pool.
   const std::shared_ptr<memory::TableStore>& tables() const { return tables_; }
-  void Stop() {
-    keeper_->Stop();
-    tables_->StopCopyingAhead();
-  }
+  void Stop() { keeper_->Stop(); }
 
  private:
   const std::shared_ptr<memory::SlabPool> pool_;

@@ -243,9 +243,11 @@ class Restore {
   // Makes the table a copy of one that other versions hold.
   absl::Status Copy(memory::TableClaim* claim) {
     constexpr size_t kPieceBytes = ShardReader::kPieceBytes;
-    while (claim->bytes_to_fill() > 0) {
+    for (size_t done = 0; done < claim->bytes(); done += kPieceBytes) {
       TF_RETURN_IF_ERROR(pace_.WaitForBudget());
-      pace_.ReportCopied(static_cast<int64_t>(claim->CopyNext(kPieceBytes)));
+      const size_t piece_bytes = std::min(kPieceBytes, claim->bytes() - done);
+      claim->Copy(done, piece_bytes);
+      pace_.ReportCopied(static_cast<int64_t>(piece_bytes));
     }
     TF_RETURN_IF_ERROR(UndoRows(claim));
     claim->EndOverwrite();

@@ -5,14 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,7 +27,6 @@ using testing::kMiB;
 constexpr size_t kRowBytes = 64;
 constexpr size_t kTableBytes = 1 * kMiB;
 constexpr size_t kRowCount = kTableBytes / kRowBytes;
-constexpr size_t kPieceBytes = TableStore::kAheadPieceBytes;
 
 std::shared_ptr<TableStore> NewStore(const std::shared_ptr<SlabPool>& pool, int kept_count = 1) {
   return std::make_shared<TableStore>(pool, kept_count);
@@ -70,9 +67,8 @@ class Load {
  public:
   Load(TableStore* store, const std::string& owner, std::string contents, bool is_written)
       : contents_(std::move(contents)),
-        wish_{owner, contents_, kTableBytes, is_written},
-        permit_(store->BeginLoad(owner, {wish_})),
-        claim_(std::move(store->Claim(wish_, kRowBytes).value())) {}
+        claim_(std::move(
+            store->Claim({owner, contents_, kTableBytes, is_written}, kRowBytes).value())) {}
 
   TableClaim& claim() { return *claim_; }
 
@@ -102,7 +98,6 @@ class Load {
     for (const auto& [row, value] : changed_) WriteRow(version.expected.data(), row, value);
     version.hold = claim_->hold();
     claim_.reset();
-    permit_.reset();
     return version;
   }
 
@@ -110,8 +105,8 @@ class Load {
   // In two pieces.
   void Copy(size_t row_count) {
     const size_t half = row_count / 2 * kRowBytes;
-    claim_->CopyNext(half);
-    claim_->CopyNext(row_count * kRowBytes - half);
+    claim_->Copy(0, half);
+    claim_->Copy(half, row_count * kRowBytes - half);
     if (row_count < kRowCount) return;
     claim_->UndoRows(1);
     claim_->UndoRows(row_count);
@@ -119,8 +114,6 @@ class Load {
   }
 
   const std::string contents_;
-  const TableWish wish_;
-  TableStore::LoadPermit permit_;
   std::unique_ptr<TableClaim> claim_;
   std::vector<std::pair<size_t, std::byte>> changed_;
 };
@@ -132,17 +125,11 @@ void ExpectIntact(const Version& version) {
   FAIL() << "row " << (wrong.first - version.data) / static_cast<std::ptrdiff_t>(kRowBytes);
 }
 
-VersionTables TablesOf(int count) {
-  VersionTables tables;
-  for (int i = 0; i < count; ++i) tables.Add(kTableBytes, kRowBytes, /*is_written=*/true);
-  return tables;
-}
-
 class TableStoreTest : public ::testing::Test {
  protected:
-  TableStoreTest() { store_->Expect("m", TablesOf(1)); }
-  ~TableStoreTest() override { store_->StopCopyingAhead(); }
+  TableStoreTest() { store_->Expect("m", OneTable()); }
 
+  static VersionTables OneTable() { return {kTableBytes, kTableBytes}; }
   Load NewLoad(const std::string& contents, bool is_written = true) {
     return {store_.get(), "m", contents, is_written};
   }
@@ -154,249 +141,9 @@ class TableStoreTest : public ::testing::Test {
     return load.Finish();
   }
 
-  // Lets the pool keep the memory that is needed for the next version of `tables`.
-  void KeepMemory(const VersionTables& tables = TablesOf(1)) const {
-    store_->Expect("m", tables);
-    pool_->Refill(SIZE_MAX);
-    while (pool_->KeepStep()) {
-    }
-  }
-  void CopyAllAhead() const {
-    while (store_->CopyAhead()) {
-    }
-  }
-
   const std::shared_ptr<SlabPool> pool_ = std::make_shared<SlabPool>(SlabPoolOptions());
   const std::shared_ptr<TableStore> store_ = NewStore(pool_);
 };
-
-// The slab of a table has whole units.
-constexpr auto kTableSlabBytes = static_cast<int64_t>(RoundUp(kTableBytes, kSlabUnitBytes));
-
-TEST_F(TableStoreTest, ATableIsCopiedAheadIntoMemoryThatIsKept) {
-  const Version first = Loaded("a", {1, 2, 3});
-  EXPECT_FALSE(store_->CopyAhead());
-  KeepMemory();
-  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, kTableSlabBytes);
-  CopyAllAhead();
-  EXPECT_EQ(store_->Statistics().standby_count, 1);
-  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
-  KeepMemory();
-  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
-  Load second = NewLoad("a");
-  EXPECT_EQ(second.claim().use(), TableUse::kUndo);
-  EXPECT_EQ(second.claim().changed_row_count(), 0);
-  EXPECT_EQ(second.claim().resident_bytes(), kTableBytes);
-  second.Restore();
-  second.Scatter({3, 4}, std::byte{9});
-  ExpectIntact(second.Finish());
-  ExpectIntact(first);
-}
-
-TEST_F(TableStoreTest, AllTablesOfAVersionAreCopiedAhead) {
-  const Version first = Loaded("a");
-  const Version second = Loaded("b");
-  KeepMemory(TablesOf(2));
-  CopyAllAhead();
-  EXPECT_EQ(store_->Statistics().standby_count, 2);
-  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
-  for (const char* const contents : {"a", "b"}) {
-    EXPECT_EQ(NewLoad(contents).claim().use(), TableUse::kUndo) << contents;
-  }
-}
-
-// After no step, in the middle of the bytes, and before the last row is undone.
-TEST_F(TableStoreTest, ALoadGoesOnWithTheCopyThatIsUnderWay) {
-  const Version first = Loaded("a", {1, 5});
-  for (const size_t piece_count : {size_t{1}, size_t{3}, kTableBytes / kPieceBytes}) {
-    KeepMemory();
-    for (size_t i = 0; i < piece_count; ++i) ASSERT_TRUE(store_->CopyAhead());
-    EXPECT_EQ(store_->Statistics().copying_bytes, kTableBytes);
-    {
-      Load second = NewLoad("a");
-      EXPECT_TRUE(second.claim().copies());
-      EXPECT_EQ(second.claim().bytes_to_fill(), kTableBytes - piece_count * kPieceBytes);
-      EXPECT_EQ(second.claim().resident_bytes(), kTableBytes);
-      EXPECT_FALSE(store_->CopyAhead()) << "beside a load";
-      EXPECT_EQ(store_->Statistics().copying_bytes, 0);
-      EXPECT_EQ(store_->Statistics().held_count, 2);
-      second.Restore();
-      second.Scatter({5, 6}, std::byte{9});
-      ExpectIntact(second.Finish());
-    }
-    ExpectIntact(first);
-    EXPECT_EQ(pool_->Statistics().in_use_count, 2);
-    EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
-    store_->Forget("m");
-  }
-}
-
-TEST_F(TableStoreTest, AFailedLoadLeavesItsCopyToTheNextOneAhead) {
-  const Version first = Loaded("a", {1});
-  KeepMemory();
-  ASSERT_TRUE(store_->CopyAhead());
-  NewLoad("a").Restore(kRowCount / 2);
-  EXPECT_EQ(store_->Statistics().dirty_count, 1);
-  CopyAllAhead();
-  EXPECT_EQ(store_->Statistics().dirty_count, 0);
-  EXPECT_EQ(pool_->Statistics().in_use_count, 2);
-  ExpectIntact(Loaded("a", {3}));
-}
-
-TEST_F(TableStoreTest, ALoadOfAnotherFileEndsTheCopyAhead) {
-  const Version first = Loaded("a");
-  KeepMemory();
-  ASSERT_TRUE(store_->CopyAhead());
-  Load second = NewLoad("b");
-  EXPECT_EQ(store_->Statistics().copying_bytes, 0);
-  EXPECT_EQ(second.claim().use(), TableUse::kFresh);
-  EXPECT_EQ(second.claim().reason(), ReadReason::kOtherFile);
-  EXPECT_EQ(second.claim().resident_bytes(), kTableBytes);
-  EXPECT_EQ(pool_->Statistics().in_use_count, 2);
-  second.Restore();
-  ExpectIntact(second.Finish());
-  ExpectIntact(first);
-}
-
-// It takes the memory as its arena.
-TEST_F(TableStoreTest, ALoadWithoutTablesFindsTheMemoryInThePool) {
-  const Version first = Loaded("a");
-  for (const bool is_complete : {false, true}) {
-    KeepMemory();
-    ASSERT_TRUE(store_->CopyAhead());
-    if (is_complete) CopyAllAhead();
-    EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
-    const auto permit = store_->BeginLoad("m", {});
-    while (pool_->KeepStep()) {
-    }
-    EXPECT_EQ(pool_->Statistics().spare_resident_bytes, kTableSlabBytes);
-    EXPECT_FALSE(store_->CopyAhead());
-    EXPECT_EQ(pool_->Statistics().in_use_count, 1);
-  }
-  CopyAllAhead();
-  EXPECT_EQ(store_->Statistics().standby_count, 1);
-}
-
-TEST_F(TableStoreTest, ALoadOfAnotherModelLeavesTheCopyAheadAlone) {
-  const Version first = Loaded("a");
-  KeepMemory();
-  ASSERT_TRUE(store_->CopyAhead());
-  const Load other(store_.get(), "n", "a", /*is_written=*/true);
-  CopyAllAhead();
-  EXPECT_EQ(NewLoad("a").claim().use(), TableUse::kUndo);
-}
-
-// A load that is checked against a limit would be refused for memory that it gets itself.
-TEST_F(TableStoreTest, ACopyUnderWayIsNeitherHeldNorOnStandby) {
-  const Version first = Loaded("a");
-  KeepMemory();
-  ASSERT_TRUE(store_->CopyAhead());
-  EXPECT_EQ(store_->Statistics().held_bytes, kTableBytes);
-  EXPECT_EQ(store_->Statistics().standby_bytes, 0);
-  EXPECT_EQ(store_->Statistics().dirty_count, 0);
-  EXPECT_EQ(store_->Statistics().copying_bytes, kTableBytes);
-}
-
-TEST_F(TableStoreTest, ANewFileIsCopiedAheadOverTheFormerOne) {
-  Version first = Loaded("a", {1});
-  const Version second = Loaded("b");
-  store_->Expect("m", TablesOf(1));
-  CopyAllAhead();
-  EXPECT_EQ(store_->Statistics().standby_count, 0) << "the former one is held";
-  first = {};
-  CopyAllAhead();
-  EXPECT_EQ(pool_->Statistics().in_use_count, 2);
-  EXPECT_EQ(NewLoad("b").claim().use(), TableUse::kUndo);
-  ExpectIntact(second);
-}
-
-TEST_F(TableStoreTest, AGrownTableIsCopiedAheadToo) {
-  Version first = Loaded("a");
-  const TableWish grown{"m", "b", 3 * kTableBytes, /*is_written=*/true};
-  std::unique_ptr<TableClaim> claim;
-  {
-    const auto permit = store_->BeginLoad("m", {grown});
-    claim = std::move(store_->Claim(grown, kRowBytes).value());
-    claim->BeginOverwrite();
-    std::memset(claim->data(), 1, grown.bytes);
-    claim->EndOverwrite();
-    claim->Commit();
-  }
-  VersionTables tables;
-  tables.Add(grown.bytes, kRowBytes, /*is_written=*/true);
-  store_->Expect("m", tables);
-  first = {};
-  EXPECT_EQ(store_->Statistics().standby_bytes, 0);
-  KeepMemory(tables);
-  CopyAllAhead();
-  EXPECT_EQ(store_->Statistics().standby_bytes, grown.bytes);
-  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
-}
-
-// Its table is the copy then.
-TEST_F(TableStoreTest, AVersionThatIsUnloadedEndsItsCopyAhead) {
-  for (const bool is_load_next : {false, true}) {
-    Version first = Loaded("a", {1});
-    KeepMemory();
-    ASSERT_TRUE(store_->CopyAhead());
-    first = {};
-    EXPECT_EQ(store_->Statistics().held_bytes, 0);
-    EXPECT_EQ(store_->Statistics().standby_bytes, kTableBytes);
-    if (!is_load_next) CopyAllAhead();
-    Load second = NewLoad("a");
-    EXPECT_EQ(second.claim().use(), TableUse::kUndo);
-    EXPECT_EQ(pool_->Statistics().in_use_count, 1);
-    second.Restore();
-    ExpectIntact(second.Finish());
-    store_->Forget("m");
-  }
-}
-
-TEST_F(TableStoreTest, AModelThatIsGoneEndsItsCopyAhead) {
-  Version first = Loaded("a");
-  KeepMemory();
-  ASSERT_TRUE(store_->CopyAhead());
-  store_->Forget("m");
-  EXPECT_EQ(store_->Statistics().copying_bytes, 0);
-  first = {};
-  EXPECT_FALSE(store_->CopyAhead());
-  EXPECT_EQ(pool_->Statistics().in_use_count, 0);
-}
-
-TEST_F(TableStoreTest, AStoppedStoreCopiesNothingAhead) {
-  const Version first = Loaded("a");
-  KeepMemory();
-  ASSERT_TRUE(store_->CopyAhead());
-  store_->StopCopyingAhead();
-  EXPECT_FALSE(store_->CopyAhead());
-  EXPECT_EQ(store_->Statistics().standby_count, 0);
-  EXPECT_EQ(pool_->Statistics().in_use_count, 1);
-}
-
-TEST_F(TableStoreTest, MemoryForOthersIsNotTakenForACopyAhead) {
-  const Version first = Loaded("a");
-  pool_->Expect("n", {4 * kMiB, 4 * kMiB, 4 * kMiB});
-  KeepMemory();
-  EXPECT_FALSE(store_->CopyAhead());
-  // The model's own arena is of the same load.
-  pool_->Forget("n");
-  pool_->Expect("m", {4 * kMiB, 4 * kMiB, 4 * kMiB});
-  KeepMemory();
-  EXPECT_TRUE(store_->CopyAhead());
-}
-
-TEST(TableStore, KeepsNoCopyAheadIfItKeepsNoTables) {
-  const auto pool = std::make_shared<SlabPool>(SlabPoolOptions());
-  const auto store = NewStore(pool, 0);
-  Load load(store.get(), "m", "a", /*is_written=*/true);
-  load.Restore();
-  const Version first = load.Finish();
-  store->Expect("m", TablesOf(1));
-  pool->Refill(SIZE_MAX);
-  while (pool->KeepStep()) {
-  }
-  EXPECT_FALSE(store->CopyAhead());
-}
 
 TEST_F(TableStoreTest, ARetiredCopyIsUndoneAndWrittenAgain) {
   const Version first = Loaded("a");
@@ -640,14 +387,14 @@ TEST_F(TableStoreTest, ASealedTableIsWrittenByTheNextLoad) {
 
 TEST_F(TableStoreTest, ThePoolKeepsMemoryUntilThereAreTwoCopies) {
   const Version first = Loaded("a");
-  store_->Expect("m", TablesOf(1));
+  store_->Expect("m", OneTable());
   pool_->Refill(SIZE_MAX);
   while (pool_->KeepStep()) {
   }
   EXPECT_GE(pool_->Statistics().spare_resident_bytes, kTableBytes);
   const Version second = Loaded("a");
   EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
-  store_->Expect("m", TablesOf(1));
+  store_->Expect("m", OneTable());
   pool_->Refill(SIZE_MAX);
   while (pool_->KeepStep()) {
   }
@@ -664,29 +411,11 @@ constexpr int kSequenceCount = 40;
 class StoreModel {
  public:
   explicit StoreModel(uint32_t seed)
-      : rng_(seed),
-        kept_count_(Below(3)),
-        store_(NewStore(pool_, kept_count_)),
-        written_share_(Below(3)) {}
+      : rng_(seed), store_(NewStore(pool_, Below(3))), written_share_(Below(3)) {}
 
   void TakeAction() {
-    TakeOneAction();
-    ExpectExactSums();
-  }
-  void End() {
-    while (!versions_.empty()) Unload();
-    store_->StopCopyingAhead();
-    Forget("m");
-    Forget("n");
-    EXPECT_EQ(pool_->Statistics().in_use_count, 0);
-  }
-
- private:
-  int Below(int end) { return static_cast<int>(rng_() % static_cast<uint32_t>(end)); }
-
-  void TakeOneAction() {
     const std::string owner = Below(3) == 0 ? "n" : "m";
-    switch (Below(11)) {
+    switch (Below(8)) {
       case 0:
       case 1:
       case 2:
@@ -698,29 +427,19 @@ class StoreModel {
         return FailLoad(owner);
       case 6:
         return Below(10) == 0 ? Forget(owner) : FailLoad(owner);
-      case 7:
-      case 8:
-        return CopyAhead(Below(8));
-      case 9:
-        // The load of a version without tables.
-        static_cast<void>(store_->BeginLoad(owner, {}));
-        return;
       default:
         for (const Version& version : versions_) ExpectIntact(version);
     }
   }
-  // Each slab is that of one table, and the tables that versions have are those that are held.
-  void ExpectExactSums() const {
-    std::set<const std::byte*> held;
-    for (const Version& version : versions_) held.insert(version.data);
-    const TableStatistics statistics = store_->Statistics();
-    EXPECT_EQ(statistics.held_count, held.size());
-    EXPECT_EQ(statistics.held_bytes, held.size() * kTableBytes);
-    EXPECT_LE(statistics.standby_bytes, kept_count_ * kTableBytes);
-    const auto copying_count = statistics.copying_bytes / static_cast<int64_t>(kTableBytes);
-    EXPECT_EQ(pool_->Statistics().in_use_count,
-              statistics.held_count + statistics.standby_count + copying_count);
+  void End() {
+    while (!versions_.empty()) Unload();
+    Forget("m");
+    Forget("n");
+    EXPECT_EQ(pool_->Statistics().in_use_count, 0);
   }
+
+ private:
+  int Below(int end) { return static_cast<int>(rng_() % static_cast<uint32_t>(end)); }
   std::string File() { return Below(4) == 0 ? "b" : "a"; }
   std::vector<int64_t> Ids() {
     std::vector<int64_t> ids(Below(300));
@@ -737,7 +456,7 @@ class StoreModel {
     if (Below(8) == 0) {
       ASSERT_TRUE(store_->Seal({&load.claim()}).ok());
     }
-    store_->Expect(owner, TablesOf(1));
+    store_->Expect(owner, {kTableBytes, kTableBytes});
     versions_.push_back(load.Finish());
     ExpectIntact(versions_.back());
     const TableStatistics statistics = store_->Statistics();
@@ -759,28 +478,9 @@ class StoreModel {
     versions_.erase(versions_.begin() + index);
   }
   void Forget(const std::string& owner) { store_->Forget(owner); }
-  // Keeps the memory that is asked for, and copies at most so many pieces. The slab of a copy has
-  // the memory that it needs, and the spares have so much less.
-  void CopyAhead(int piece_count) {
-    pool_->Refill(SIZE_MAX);
-    while (pool_->KeepStep()) {
-    }
-    for (bool has_copied = true; has_copied && piece_count > 0; --piece_count) {
-      const SlabPoolStatistics before = pool_->Statistics();
-      has_copied = store_->CopyAhead().has_value();
-      const SlabPoolStatistics after = pool_->Statistics();
-      if (after.in_use_count > before.in_use_count) {
-        EXPECT_EQ(SpareBytes(before) - SpareBytes(after), kTableSlabBytes);
-      }
-    }
-  }
-  static int64_t SpareBytes(const SlabPoolStatistics& slabs) {
-    return slabs.spare_resident_bytes + slabs.surplus_resident_bytes;
-  }
 
   std::mt19937 rng_;
   const std::shared_ptr<SlabPool> pool_ = std::make_shared<SlabPool>(SlabPoolOptions());
-  const int kept_count_;
   const std::shared_ptr<TableStore> store_;
   const int written_share_;
   std::vector<Version> versions_;
@@ -799,7 +499,7 @@ TEST(TableStoreModel, EveryVersionKeepsItsBytes) {
 TEST(TableStoreThreads, NobodySharesATableThatIsWritten) {
   const std::shared_ptr<SlabPool> pool = std::make_shared<SlabPool>(SlabPoolOptions());
   const std::shared_ptr<TableStore> store = NewStore(pool, 2);
-  store->Expect("m", TablesOf(1));
+  store->Expect("m", {kTableBytes, kTableBytes});
   std::vector<std::thread> threads;
   for (uint32_t seed = 0; seed < 3; ++seed) {
     threads.emplace_back([&store, seed] {
@@ -813,17 +513,7 @@ TEST(TableStoreThreads, NobodySharesATableThatIsWritten) {
       }
     });
   }
-  std::atomic<bool> has_ended{false};
-  std::thread keeper([&] {
-    while (!has_ended) {
-      pool->Refill(SIZE_MAX);
-      if (!pool->KeepStep()) store->CopyAhead();
-    }
-  });
   for (std::thread& thread : threads) thread.join();
-  has_ended = true;
-  keeper.join();
-  store->StopCopyingAhead();
   EXPECT_EQ(store->Statistics().held_count, 0);
 }
 
@@ -856,7 +546,7 @@ TEST_P(OtherRowsTest, ACopyUndoesTheRowsOfItsSource) {
   const auto claim = Claim();
   ASSERT_TRUE(claim->copies());
   claim->BeginOverwrite();
-  claim->CopyNext(kTableBytes);
+  claim->Copy(0, kTableBytes);
   claim->UndoRows(3);
   claim->EndOverwrite();
   ExpectIntact(RowsOfFile("a", claim->data()));
