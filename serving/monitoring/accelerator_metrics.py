@@ -8,7 +8,7 @@ from serving.data_plane.servables import CPU_REASONS, RUN_STAGES, AcceleratorRun
 from serving.loading.autotuning import TuningState
 from serving.monitoring import metric_families as families
 from serving.monitoring.gpu_sensors import GpuFigures
-from serving.monitoring.metric_samples import Samples
+from serving.monitoring.metric_samples import Samples, family_metrics
 from serving.monitoring.monitored_parts import AcceleratedVersion, MonitoredParts
 
 _Labels = tuple[str, str, str, str]
@@ -177,11 +177,14 @@ def _memory(parts: MonitoredParts) -> Iterator[Samples]:
 
 
 def _sensors(figures: Mapping[str, GpuFigures]) -> Iterator[Samples]:
-    utilization, energy = Samples(families.GPU_UTILIZATION), Samples(families.GPU_ENERGY)
-    temperature = Samples(families.GPU_TEMPERATURE)
+    shown = (families.GPU_UTILIZATION, families.GPU_ENERGY, families.GPU_TEMPERATURE)
+    by_device = []
     for device, seen in figures.items():
-        values = (seen.utilization_ratio, seen.energy_joules, seen.temperature_celsius)
-        for samples, value in zip((utilization, energy, temperature), values, strict=True):
-            if value is not None:
-                samples.add((device,), value)
-    yield from (utilization, energy, temperature)
+        values = zip(
+            shown,
+            (seen.utilization_ratio, seen.energy_joules, seen.temperature_celsius),
+            strict=True,
+        )
+        known = {family: value for family, value in values if value is not None}
+        by_device.append(((device,), known))
+    yield from family_metrics(shown, by_device)
