@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +100,19 @@ def object_graph_bytes(version: Path) -> bytes:
 
 
 def read_tensor(version: Path, key: str) -> Any:
-    """Reads a value of a version's checkpoint. Raises DataLoss if its files are damaged or missing."""
+    """Reads a value of a version's checkpoint, as `read_tensors` does."""
+    return read_tensors(version, [key])[key]
+
+
+def read_tensors(version: Path, keys: Iterable[str]) -> Mapping[str, Any]:
+    """Reads values of a version's checkpoint by key. Raises DataLoss if its files are damaged or missing."""
+    found = {}
+    key = ""
     try:
-        return tf.train.load_checkpoint(str(version / PREFIX)).get_tensor(key)
+        reader = tf.train.load_checkpoint(str(version / PREFIX))
+        for key in keys:
+            found[key] = reader.get_tensor(key)
     except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
         # TensorFlow's reader raises these for files that are short, or not there.
         raise DataLoss(f"{version / PREFIX}: {key} cannot be read ({error})") from error
+    return found

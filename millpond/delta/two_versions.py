@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import filecmp
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,7 +49,7 @@ from millpond.delta.object_graph import (
     is_graph_of_base,
     object_graph_bytes,
     read_object_graph,
-    read_tensor,
+    read_tensors,
 )
 from millpond.delta.row_changes import Ids, PatchedRows, StoredRows, changed_rows
 from millpond.table_changes import CHANGED_RATIO_MAX, TableChange, check_changes, check_ratio
@@ -87,9 +87,11 @@ class _Version:
             raise FailedPrecondition(f"{path} is no SavedModel: it has no {GRAPH_FILE}")
         return cls(path, read_index(path / PREFIX), read_object_graph(path))
 
-    def tensor(self, key: str) -> Any:
-        """Reads a value. Raises DataLoss."""
-        return read_tensor(self.path, self.own_keys.get(key, key))
+    def tensors(self, keys: Iterable[str]) -> Mapping[str, Any]:
+        """Reads values by key. Raises DataLoss."""
+        own = {key: self.own_keys.get(key, key) for key in keys}
+        values = read_tensors(self.path, own.values())
+        return {key: values[mine] for key, mine in own.items()}
 
     def rows(self, table: _StoredTable) -> StoredRows:
         entry = self.index.entries[table.key]
@@ -287,9 +289,11 @@ def _new_rows(new: _Version, table: _StoredTable, stack: ExitStack) -> StoredRow
     stored = stack.enter_context(closing(new.rows(table)))
     if table.ids_key not in new.index.entries:
         return stored
-    rows = new.tensor(table.rows_key)
-    as_bytes = np.ascontiguousarray(rows).view(np.uint8).reshape(-1, stored.row_bytes)
-    return PatchedRows(stored, new.tensor(table.ids_key), as_bytes)
+    changes = new.tensors([table.ids_key, table.rows_key])
+    as_bytes = (
+        np.ascontiguousarray(changes[table.rows_key]).view(np.uint8).reshape(-1, stored.row_bytes)
+    )
+    return PatchedRows(stored, changes[table.ids_key], as_bytes)
 
 
 def _change(
@@ -349,7 +353,8 @@ def _keys_of_list(graph: ObjectGraph, name: str) -> list[str]:
 def _tensors(new: _Version, tables: Sequence[_StoredTable], graph: _DeltaGraph) -> dict[str, Any]:
     """The new version's values of all that is in no table, by the delta's keys."""
     whole = graph.keys.keys() - {table.key for table in tables}
-    found = {graph.keys[key]: tf.constant(new.tensor(key)) for key in sorted(whole)}
+    values = new.tensors(sorted(whole))
+    found = {graph.keys[key]: tf.constant(value) for key, value in values.items()}
     return found | {OBJECT_GRAPH_KEY: tf.constant(graph.object_graph)}
 
 
