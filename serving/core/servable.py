@@ -160,6 +160,9 @@ class ServableStatus:
     stage: Stage | None = None
     stage_seconds: Mapping[Stage, float] = field(default_factory=dict)
     failed_load_count: int = 0
+    # True from a load that found no room, but for which another version is unloaded, to the end of the next
+    # load: nothing has failed so far, so requests wait for the version.
+    is_given_room: bool = False
     verdicts: tuple[GateVerdict, ...] = ()
     # The last change of `state`: monotonic to measure with, and as a Unix time to show.
     state_changed_ns: int = 0

@@ -121,7 +121,7 @@ def load_failed(turn: Turn, version: int, error: MillpondError) -> None:
         turn.state.rules.retry,
         turn.now,
         drawn=turn.figures.drawn,
-        is_retried=is_memory_being_freed,
+        is_given_room=is_memory_being_freed,
     )
     turn.move(harness)
     if harness.state is END and not harness.is_cancelled:

@@ -209,7 +209,7 @@ class LoaderHarness:
 
     def loaded(self, servable: Servable | None, now: Now) -> "LoaderHarness":
         """Moves from LOADING to AVAILABLE. Raises IllegalMove for a load that was cancelled."""
-        moved = self._move(AVAILABLE, now, health=HEALTHY)
+        moved = self._move(AVAILABLE, now, health=HEALTHY, is_given_room=False)
         if self.is_cancelled:
             raise IllegalMove(f"{self.id}: it was cancelled, so it never serves")
         return replace(moved, held=servable)
@@ -221,24 +221,32 @@ class LoaderHarness:
         now: Now,
         *,
         drawn: float = 0.0,
-        is_retried: bool = False,
+        is_given_room: bool = False,
     ) -> "LoaderHarness":
         """Sets the time of a retry, or moves to END if no retry follows.
 
-        `is_retried` allows a retry beyond the retry policy, because memory for it is being freed. Raises
-        IllegalMove unless the version is LOADING.
+        `is_given_room` allows a retry beyond the retry policy, because memory for it is being freed. It is
+        the time of the last resort: the end of the unload moves it (`retry_now`). Raises IllegalMove unless
+        the version is LOADING.
         """
         self._require(LOADING, to="fail to load")
         if self.is_cancelled:
             return self._move(END, now, health=Health.of(_cancelled(self.id, error)))
         failed_count = self.status.failed_load_count + 1
         delay_ns = retry.delay_ns(error, failed_count, drawn)
-        if delay_ns is None and is_retried:
+        if delay_ns is None and is_given_room:
             delay_ns = max(0, retry.interval_ns)
         if delay_ns is None:
             return self._move(END, now, health=Health.of(error), failed_load_count=failed_count)
-        health = Health(error.code, _retry_message(error, failed_count, retry, delay_ns))
-        status = replace(self.status, health=health, failed_load_count=failed_count)
+        message = _retry_message(error, failed_count, retry, delay_ns)
+        if is_given_room:
+            message = f"waits for the memory of a version that is unloaded: {error.message}"
+        status = replace(
+            self.status,
+            health=Health(error.code, message),
+            failed_load_count=failed_count,
+            is_given_room=is_given_room,
+        )
         return replace(self, status=status, retry_at_ns=now.ns + delay_ns)
 
     def cancel(self, now: Now) -> "LoaderHarness":

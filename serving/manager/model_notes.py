@@ -132,20 +132,25 @@ def _status_reason(status: ServableStatus) -> str:
     version = f"version {status.id.version}"
     if status.health.code is StatusCode.CANCELLED:
         return f"{version} was not loaded: {status.health.message}"
+    if _is_loading(status):
+        return f"{version} is loading{_stage_text(status)}"
     if status.health.code is not StatusCode.OK:
         again = "" if status.state is END else " and is tried again"
         return f"{version} failed{again}: {status.health.message or status.health.code.name}"
-    if status.state is END:
-        return f"{version} was unloaded"
-    if status.state not in (START, LOADING):
-        return f"{version} is being unloaded"
-    if status.state is START:
-        return f"{version} is loading, stage wait"
-    return f"{version} is loading" + (f", stage {status.stage.value}" if status.stage else "")
+    return f"{version} was unloaded" if status.state is END else f"{version} is being unloaded"
+
+
+def _stage_text(status: ServableStatus) -> str:
+    if status.stage is not None:
+        return f", stage {status.stage.value}"
+    if status.is_given_room:
+        return f", stage wait: it {status.health.message}"
+    return ", stage wait" if status.state is START else ""
 
 
 def _is_loading(status: ServableStatus) -> bool:
-    return status.state in (START, LOADING) and status.health.code is StatusCode.OK
+    is_sound = status.health.code is StatusCode.OK or status.is_given_room
+    return status.state in (START, LOADING) and is_sound
 
 
 def _note_reasons(notes: Collection[Note]) -> dict[int, str]:

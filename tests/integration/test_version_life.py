@@ -295,3 +295,16 @@ def test_auto_policy_swaps_in_memory_for_one(
         assert answering_version(caller, model) == 2
     (chosen,) = model.logged("resource_preserving_chosen")
     assert "--model_memory_limit_bytes" in str(chosen["reason"])
+
+
+@pytest.mark.parametrize("policy", ["auto", "resource"])
+def test_requests_wait_while_memory_is_for_one(
+    start_limited: Callable[..., HostedModel], scale_model: ScaleModel, policy: str
+):
+    model = start_limited(1.5, aspired_version_policy=policy)
+    with scale_clients(model.server.target, model.name).running() as clients:
+        for version in (2, 3, 4):
+            write(model, scale_model, version)
+            model.wait_for_states({version - 1: END, version: AVAILABLE})
+            clients.wait_for_answers_of(version)
+    assert clients.failures == []

@@ -189,6 +189,23 @@ def test_refused_load_retries_once_old_version_ends() -> None:
     assert world.states()[3] is AVAILABLE
 
 
+def test_load_that_is_given_room_has_not_failed() -> None:
+    world = world_with(AUTO)
+    world.settle(1)
+    world.fail(2, *refused(2))
+    world.aspire(2)
+    world.run_loads()
+    waiting = world.status(2)
+    assert waiting.is_given_room
+    assert "attempt" not in waiting.health.message
+    assert "waits for the memory of a version that is unloaded" in waiting.health.message
+    # The old version is gone, and the load lacks memory all the same: now it has failed.
+    world.run_all()
+    assert world.states() == {1: END, 2: LOADING}
+    assert not world.status(2).is_given_room
+    assert "load attempt 2" in world.status(2).health.message
+
+
 def test_load_failed_otherwise_ignores_freed_memory() -> None:
     world = world_with(AVAILABILITY)
     world.settle(1)

@@ -56,6 +56,18 @@ def test_notes_of_failed_version_have_its_error(state: ServableState, reason: st
     assert (notes.reason, notes.is_awaited) == (reason, False)
 
 
+@pytest.mark.parametrize(
+    ("stage", "where"),
+    [(None, "stage wait: it waits for memory"), (LoadStage.RESTORE, "stage restore")],
+)
+def test_load_that_is_given_room_is_awaited(stage: LoadStage | None, where: str) -> None:
+    health = Health(StatusCode.RESOURCE_EXHAUSTED, "waits for memory")
+    coming = status(3, LOADING, health=health, is_given_room=True, stage=stage)
+    notes = model_notes([status(2, UNLOADING), coming], [])
+    assert (notes.reason, notes.is_awaited) == (f"version 3 is loading, {where}", True)
+    assert notes.awaited_versions == (3,)
+
+
 def test_notes_of_a_cancelled_load_are_of_no_failure() -> None:
     health = Health(StatusCode.CANCELLED, "it is no longer aspired")
     reason = model_notes([status(3, END, health=health)], []).reason
