@@ -12,7 +12,7 @@ command failed, and 2 if the command line is wrong.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,13 +20,26 @@ from serving.base.closed_pipe import until_closed_pipe
 from serving.base.errors import InvalidConfig, MillpondError, NotFound
 from serving.base.name_text import listed
 from serving.base.signatures import signature_of
-from warmup.faults import find_faults
+from warmup.faults import find_faults, log_faults
 from warmup.inspection import RecordSummary, inspect, totals_of
-from warmup.prediction_log import RECORD_COUNT_MAX, read_logs, warm_up_file, write_logs
+from warmup.prediction_log import (
+    RECORD_COUNT_MAX,
+    Log,
+    read_logs,
+    warm_up_file,
+    write_logs,
+)
 from warmup.record_table import print_records
 from warmup.request_log import LogSample
-from warmup.signature_defs import DEFAULT_TAGS, read_signature_defs, require_version
+from warmup.signature_defs import (
+    DEFAULT_TAGS,
+    is_version,
+    read_signature_defs,
+    require_version,
+)
 from warmup.synthesis import SynthesisSettings, synthesize
+
+_FAULTS_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True)
@@ -89,10 +102,22 @@ def _from_log(parsed: argparse.Namespace) -> int:
     path = warm_up_file(parsed.output)
     if path.exists() and not parsed.force:
         raise InvalidConfig(f"{path} exists; --force overwrites it")
-    sample = LogSample(parsed.count, seed=parsed.seed, has_responses=parsed.with_responses)
+    sample = LogSample(
+        parsed.count,
+        seed=parsed.seed,
+        has_responses=parsed.with_responses,
+        faults_of=_faults_for(parsed.output, parsed.tags),
+    )
     for log_path in parsed.logs:
         sample.add(read_logs(log_path))
+    for fault, count in sample.fault_counts.most_common(_FAULTS_SHOWN_MAX):
+        print(f"left out {count} records that the version cannot replay: {fault}", file=sys.stderr)
     logs = sample.logs()
+    if not logs and sample.fault_counts:
+        raise InvalidConfig(
+            f"{parsed.output}: the version can replay no record of the log; is it of another model, or does "
+            "`inputs` of the request log leave out what the signature needs?"
+        )
     if not logs:
         raise NotFound(
             f"{listed(map(str, parsed.logs))}: no request of a predict_log is in them; "
@@ -104,6 +129,20 @@ def _from_log(parsed: argparse.Namespace) -> int:
     golden = ", with golden answers" if parsed.with_responses else ""
     print(f"{path}: {len(logs)} records{golden}")
     return 0
+
+
+def _faults_for(output: Path, tags: Sequence[str]) -> Callable[[Log], Iterable[str]]:
+    """Returns what finds the faults of a log for the version at `output`; it finds none without a version."""
+    if not is_version(output):
+        print(
+            f"{output} is no version: the records are held against no signatures; do so by "
+            "`python -m warmup check`, or give the version's directory as --output",
+            file=sys.stderr,
+        )
+        return lambda _: ()
+    definitions = read_signature_defs(output, tags)
+    signatures = {name: signature_of(definition) for name, definition in definitions.items()}
+    return lambda log: log_faults(log, signatures)
 
 
 def _inspect(parsed: argparse.Namespace) -> int:
@@ -218,6 +257,7 @@ def _add_from_log(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=_not_negative, default=0, help="seed of the sample (default 0)"
     )
+    _add_tags(parser)
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
@@ -230,6 +270,10 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
 
 def _add_version(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, metavar="DIR", help="a version's directory")
+    _add_tags(parser)
+
+
+def _add_tags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tags",
         type=lambda text: tuple(text.split(",")),

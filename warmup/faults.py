@@ -111,7 +111,7 @@ def _example_signature_faults(name: str, method_name: str, signature: Signature)
 
 
 def _missing_faults(inputs: Mapping[str, Any], signature: Signature) -> Iterator[str]:
-    for name in sorted(set(signature.inputs) - set(inputs)):
+    for name in sorted(set(signature.required_inputs) - set(inputs)):
         yield f"input {name!r} is missing"
 
 

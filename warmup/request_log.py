@@ -1,6 +1,7 @@
 """Files of a request log as the source of a warm-up file: a sample of the traffic that they hold."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 
@@ -17,14 +18,27 @@ class LogSample:
     same logs and seed give the same sample.
     """
 
-    def __init__(self, count_max: int, *, seed: int, has_responses: bool) -> None:
-        """With `has_responses` the logs keep their responses, which are golden answers then."""
+    def __init__(
+        self,
+        count_max: int,
+        *,
+        seed: int,
+        has_responses: bool,
+        faults_of: Callable[[Log], Iterable[str]] = lambda _: (),
+    ) -> None:
+        """With `has_responses` the logs keep their responses, which are golden answers then.
+
+        A log with faults is left out, because a version that cannot replay a record of its file is refused.
+        """
         self._count_max = count_max
         self._random = random.Random(seed)
         self._has_responses = has_responses
         self._pairs: dict[Pair, _PairSample] = {}
         self.left_out_count = 0
         """The logs that are of another kind than predict_log, and so came from another program."""
+        self._faults_of = faults_of
+        self.fault_counts: Counter[str] = Counter()
+        """The logs that were left out for a fault, by the first fault of each."""
 
     def add(self, logs: Iterable[Log]) -> None:
         """Adds logs of a request log."""
@@ -32,11 +46,16 @@ class LogSample:
             if kind_of(log) != PREDICT:
                 self.left_out_count += 1
                 continue
+            kept = _for_next_version(log, has_response=self._has_responses)
+            fault = next(iter(self._faults_of(kept)), "")
+            if fault:
+                self.fault_counts[fault] += 1
+                continue
             request = log.predict_log.request
             pair = (request.model_spec.signature_name, tuple(request.output_filter))
             if pair not in self._pairs:
                 self._pairs[pair] = _PairSample(self._count_max, self._random.random)
-            self._pairs[pair].add(_for_next_version(log, has_response=self._has_responses))
+            self._pairs[pair].add(kept)
 
     def logs(self) -> Sequence[Log]:
         """At most `count_max` logs: the first of each pair, then the second of each pair, and so on."""

@@ -40,9 +40,14 @@ def read_signature_defs(directory: Path, tags: Sequence[str] = DEFAULT_TAGS) -> 
     raise NotFound(f"{directory}: no meta graph has the tags {sorted(tags)}; there are {found}")
 
 
+def is_version(directory: Path) -> bool:
+    """True if `directory` is a version's directory."""
+    return any((directory / name).exists() for name in SAVED_MODEL_FILES)
+
+
 def require_version(directory: Path) -> None:
     """Raises NotFound, with a hint, if `directory` is not a version's directory."""
-    if not any((directory / name).exists() for name in SAVED_MODEL_FILES):
+    if not is_version(directory):
         raise NotFound(_nothing_in(directory))
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from serving.base.protos import saved_model_pb2, types_pb2
 from serving.base.tensor_proto import from_tensor_proto, to_tensor_proto
+from tests.unit.signatures import signature_def
 from warmup.__main__ import main
 from warmup.prediction_log import WARM_UP_FILE, Log, has_response, read_logs
 from warmup.records import write_records
@@ -126,7 +128,8 @@ def test_command_names_records_of_other_programs(
     other.session_run_log.SetInParent()
     path = tmp_path / "log"
     write_records(path, [other.SerializeToString(), logged(1).SerializeToString()])
-    assert main(["from-log", str(path), f"--output={tmp_path / 'out'}"]) == 0
+    version = version_with(tmp_path / "4", "x")
+    assert main(["from-log", str(path), f"--output={version}"]) == 0
     assert capsys.readouterr().err == "left out 1 records that are no predict_log\n"
 
 
@@ -146,3 +149,60 @@ def test_damaged_log_exits_one(log_file: Path, tmp_path: Path, capsys: pytest.Ca
 
 def test_more_records_than_a_server_takes_are_usage(log_file: Path, tmp_path: Path):
     assert main(["from-log", str(log_file), f"--output={tmp_path / 'out'}", "--count=1001"]) == 2
+
+
+def version_with(path: Path, *inputs: str, optional: str = "") -> Path:
+    """Writes a version whose signature has these inputs, and `optional` with a default."""
+    model = saved_model_pb2.SavedModel()
+    graph = model.meta_graphs.add()
+    graph.meta_info_def.tags.append("serve")
+    definition = graph.signature_def["serving_default"]
+    names = [*inputs, *filter(None, [optional])]
+    spec = (types_pb2.DT_DOUBLE, None)
+    made = signature_def(dict.fromkeys(names, spec), {"y": spec})
+    definition.CopyFrom(made)
+    if optional:
+        definition.defaults[optional].CopyFrom(to_tensor_proto(1.0))
+    path.mkdir()
+    (path / "saved_model.pb").write_bytes(model.SerializeToString())
+    return path
+
+
+def test_record_that_a_version_refuses_is_left_out(
+    log_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    other = tmp_path / "other.tfrecord"
+    record = logged(1)
+    record.predict_log.request.inputs["w"].CopyFrom(to_tensor_proto(2.0))
+    write_records(other, [record.SerializeToString()])
+    version = version_with(tmp_path / "4", "x", "w")
+    assert main(["from-log", str(log_file), str(other), f"--output={version}"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{version / WARM_UP_FILE}: 1 records\n"
+    assert printed.err == (
+        "left out 20 records that the version cannot replay: input 'w' is missing\n"
+    )
+    assert main(["check", str(version)]) == 0
+
+
+def test_log_without_a_needed_input_writes_nothing(
+    log_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    version = version_with(tmp_path / "4", "x", "w")
+    assert main(["from-log", str(log_file), f"--output={version}"]) == 1
+    assert "can replay no record of the log" in capsys.readouterr().err
+    assert not (version / WARM_UP_FILE).exists()
+
+
+def test_record_without_an_optional_input_is_sound(log_file: Path, tmp_path: Path):
+    version = version_with(tmp_path / "4", "x", optional="w")
+    assert main(["from-log", str(log_file), f"--output={version}"]) == 0
+    assert main(["check", str(version)]) == 0
+    assert len(list(read_logs(version / WARM_UP_FILE))) == 20
+
+
+def test_file_for_no_version_is_not_checked(
+    log_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["from-log", str(log_file), f"--output={tmp_path / 'out'}"]) == 0
+    assert "held against no signatures" in capsys.readouterr().err
