@@ -14,11 +14,13 @@ RESTORED_IN_FULL = "delta_restored_in_full"
 _log = structlog.get_logger(__name__)
 
 
-def report_tables(servable_id: ServableId, load: SavedModelLoad, progress: LoadProgress) -> None:
+def report_tables(
+    servable_id: ServableId, load: SavedModelLoad, progress: LoadProgress, *, has_predecessor: bool
+) -> None:
     """Reports the bytes that were read and kept, and why a delta was restored in full.
 
-    Does nothing for a version without tables, which always reads all of its variables. Call it after
-    `run_init`.
+    The reason is no warning without a predecessor, because a first version reads all of its variables.
+    Does nothing for a version without tables, which always reads them. Call it after `run_init`.
     """
     reports = load.table_reports()
     if not reports:
@@ -33,15 +35,17 @@ def report_tables(servable_id: ServableId, load: SavedModelLoad, progress: LoadP
         }
     )
     reason = restored_in_full(reports)
-    if reason:
+    if not reason:
+        return
+    if has_predecessor:
         progress.noted({RESTORED_IN_FULL: reason})
-        _log.warning(
-            RESTORED_IN_FULL,
-            model=servable_id.name,
-            version=servable_id.version,
-            restored_bytes=load.restored_bytes,
-            reason=reason,
-        )
+    (_log.warning if has_predecessor else _log.info)(
+        RESTORED_IN_FULL,
+        model=servable_id.name,
+        version=servable_id.version,
+        restored_bytes=load.restored_bytes,
+        reason=reason,
+    )
 
 
 def restored_in_full(reports: Sequence[TableReport]) -> str:

@@ -25,13 +25,13 @@ def load_of(*reports: TableReport) -> FakeSavedModelLoad:
 
 def test_a_version_without_tables_reports_nothing() -> None:
     progress = FakeProgress()
-    report_tables(ID, load_of(), progress)
+    report_tables(ID, load_of(), progress, has_predecessor=True)
     assert (progress.figures, progress.notes) == ({}, {})
 
 
 def test_a_delta_reports_what_it_read_and_kept() -> None:
     progress = FakeProgress()
-    report_tables(ID, load_of(table(), table()), progress)
+    report_tables(ID, load_of(table(), table()), progress, has_predecessor=True)
     assert progress.figures == {
         "restored_bytes": 112,
         "kept_bytes": 10_400,
@@ -44,10 +44,22 @@ def test_a_delta_reports_what_it_read_and_kept() -> None:
 def test_a_delta_that_is_restored_in_full_says_why() -> None:
     progress = FakeProgress()
     with capture_logs() as logs:
-        report_tables(ID, load_of(table(read_bytes=1_000, reason="held")), progress)
+        load = load_of(table(read_bytes=1_000, reason="held"))
+        report_tables(ID, load, progress, has_predecessor=True)
     assert progress.notes == {"delta_restored_in_full": "t: held"}
-    assert [(line["event"], line["reason"]) for line in logs] == [
-        ("delta_restored_in_full", "t: held")
+    assert [(line["event"], line["reason"], line["log_level"]) for line in logs] == [
+        ("delta_restored_in_full", "t: held", "warning")
+    ]
+
+
+def test_first_version_is_read_without_a_warning() -> None:
+    progress = FakeProgress()
+    with capture_logs() as logs:
+        load = load_of(table(read_bytes=1_000, reason="no copy"))
+        report_tables(ID, load, progress, has_predecessor=False)
+    assert progress.notes == {}
+    assert [(line["event"], line["log_level"]) for line in logs] == [
+        ("delta_restored_in_full", "info")
     ]
 
 
