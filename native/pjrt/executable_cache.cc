@@ -83,24 +83,39 @@ std::string Seal(std::string_view executable) { return std::to_string(Hash(execu
 
 }  // namespace
 
+// A program, and its part of the name of its executables in memory: 128 bits of two hashes, which
+// take a while for a program of megabytes. Borrows the program.
+class ExecutableCache::Program {
+ public:
+  explicit Program(std::string_view hlo)
+      : hlo_(hlo), name_(HexOf(Hash(hlo)) + HexOf(HashWords(hlo))) {}
+
+  std::string_view hlo() const { return hlo_; }
+  const std::string& name() const { return name_; }
+
+ private:
+  const std::string_view hlo_;
+  const std::string name_;
+};
+
 // The start of the file of a program for an accelerator, which names the file: the executable
 // follows it. Borrows the program.
 class ExecutableCache::Origin {
  public:
-  Origin(const std::string& accelerator, AheadCompiler::Result result, std::string_view hlo)
-      : hlo_(hlo) {
+  Origin(const std::string& accelerator, AheadCompiler::Result result, const Program& program)
+      : program_(program) {
     const std::string target = accelerator + std::string(EndOfTarget(result));
-    head_ = std::string(kMagic) + std::to_string(target.size()) + ' ' + std::to_string(hlo.size()) +
-            '\n' + target;
+    head_ = std::string(kMagic) + std::to_string(target.size()) + ' ' +
+            std::to_string(hlo().size()) + '\n' + target;
   }
 
   std::string_view head() const { return head_; }
-  std::string_view hlo() const { return hlo_; }
-  // The name among the executables in memory. It has the program by its size and 128 bits of two
-  // hashes, so that no program is kept for its name's sake.
-  std::string Name() const { return head_ + HexOf(Hash(hlo_)) + HexOf(HashWords(hlo_)); }
+  std::string_view hlo() const { return program_.hlo(); }
+  // The name among the executables in memory. It has the program by its size and its hashes, so
+  // that no program is kept for its name's sake.
+  std::string Name() const { return head_ + program_.name(); }
   std::string PathIn(const std::string& directory) const {
-    return directory + '/' + HexOf(Hash(hlo_, Hash(head_))) + ".pjrt";
+    return directory + '/' + HexOf(Hash(hlo(), Hash(head_))) + ".pjrt";
   }
   // Removes the start from `bytes`. Returns false if they begin in another way.
   bool RemoveFrom(std::string_view* bytes) const {
@@ -112,8 +127,8 @@ class ExecutableCache::Origin {
   }
 
  private:
+  const Program& program_;
   std::string head_;
-  const std::string_view hlo_;
 };
 
 namespace {
@@ -166,13 +181,14 @@ base::Status Write(const std::string& path, const ExecutableCache::Origin& origi
 base::StatusOr<FoundProgram> ExecutableCache::FindOrCompile(const Accelerator& accelerator,
                                                             std::string_view hlo) const {
   const std::string& target = accelerator.target();
+  const Program program(hlo);
   for (const Result result : TakenBy(accelerator)) {
-    SharedExecutables::Pointer found = Find(accelerator, Origin(target, result, hlo));
-    if (found != nullptr) return FoundProgram{std::move(found), result == Result::kAutotuned};
+    auto found = Find(accelerator, Origin(target, result, program));
+    if (found.ok()) return FoundProgram{std::move(found.value()), result == Result::kAutotuned};
   }
   const Result result = CompiledBy(accelerator);
   const bool is_autotuned = result == Result::kAutotuned;
-  const Origin origin(target, result, hlo);
+  const Origin origin(target, result, program);
   base::StatusOr<std::unique_ptr<Executable>> compiled = accelerator.Compile(hlo, is_autotuned);
   if (!compiled.ok()) return compiled.status();
   Keep(origin, *compiled.value());
@@ -182,19 +198,22 @@ base::StatusOr<FoundProgram> ExecutableCache::FindOrCompile(const Accelerator& a
 
 bool ExecutableCache::Has(const Accelerator& accelerator, std::string_view hlo) const {
   const std::vector<Result> taken = TakenBy(accelerator);
+  const Program program(hlo);
   return std::any_of(taken.begin(), taken.end(), [&](Result result) {
-    const Origin origin(accelerator.target(), result, hlo);
+    const Origin origin(accelerator.target(), result, program);
     return accelerator.executables().Has(origin.Name()) || HasFile(origin);
   });
 }
 
-SharedExecutables::Pointer ExecutableCache::FindAutotuned(const Accelerator& accelerator,
-                                                          std::string_view hlo) const {
-  return Find(accelerator, Origin(accelerator.target(), Result::kAutotuned, hlo));
+base::StatusOr<SharedExecutables::Pointer> ExecutableCache::FindAutotuned(
+    const Accelerator& accelerator, std::string_view hlo) const {
+  const Program program(hlo);
+  return Find(accelerator, Origin(accelerator.target(), Result::kAutotuned, program));
 }
 
 bool ExecutableCache::HasAutotuned(const Accelerator& accelerator, std::string_view hlo) const {
-  return HasFile(Origin(accelerator.target(), Result::kAutotuned, hlo));
+  const Program program(hlo);
+  return HasFile(Origin(accelerator.target(), Result::kAutotuned, program));
 }
 
 bool ExecutableCache::HasFile(const Origin& origin) const {
@@ -209,21 +228,24 @@ void ExecutableCache::Keep(const Origin& origin, const Executable& executable) c
   static_cast<void>(Write(origin.PathIn(directory_), origin, serialized.value()));
 }
 
-// Returns the executable that a version has, or that in the file; null if none can be loaded.
-SharedExecutables::Pointer ExecutableCache::Find(const Accelerator& accelerator,
-                                                 const Origin& origin) const {
+// Returns the executable that a version has, or that in the file; NOT_FOUND, or why it is not
+// loaded.
+base::StatusOr<SharedExecutables::Pointer> ExecutableCache::Find(const Accelerator& accelerator,
+                                                                 const Origin& origin) const {
   const std::string name = origin.Name();
   SharedExecutables::Pointer shared = accelerator.executables().Find(name);
-  if (shared != nullptr || directory_.empty()) return shared;
-  const std::optional<std::string> cached = Read(origin.PathIn(directory_), origin);
-  if (!cached.has_value()) return nullptr;
+  if (shared != nullptr) return shared;
+  std::optional<std::string> cached;
+  if (!directory_.empty()) cached = Read(origin.PathIn(directory_), origin);
+  if (!cached.has_value()) return base::NotFound("it is not in the cache");
   auto loaded = accelerator.LoadExecutable(*cached);
-  if (!loaded.ok()) return nullptr;
+  if (!loaded.ok()) return loaded.status();
   return accelerator.executables().Share(name, std::move(loaded.value()));
 }
 
 Filled ExecutableCache::Fill(const AheadCompiler& compiler, std::string_view hlo) const {
-  const Origin origin(compiler.target(), compiler.result(), hlo);
+  const Program program(hlo);
+  const Origin origin(compiler.target(), compiler.result(), program);
   const std::string path = origin.PathIn(directory_);
   if (Read(path, origin)) return {};
   const base::StatusOr<std::string> executable = compiler.Compile(hlo);

@@ -35,6 +35,7 @@ struct Filled {
 class ExecutableCache {
  public:
   class Origin;
+  class Program;
 
   // An empty `directory` caches nothing.
   explicit ExecutableCache(std::string directory) : directory_(std::move(directory)) {}
@@ -48,9 +49,10 @@ class ExecutableCache {
   // Says whether FindOrCompile finds what it need not compile. A file that is there is taken for
   // one that can be loaded.
   bool Has(const Accelerator& accelerator, std::string_view hlo) const;
-  // Loads the autotuned executable of `hlo`; null if there is none, or none that can be loaded.
-  SharedExecutables::Pointer FindAutotuned(const Accelerator& accelerator,
-                                           std::string_view hlo) const;
+  // Loads the autotuned executable of `hlo`. Returns NOT_FOUND if there is none, RESOURCE_EXHAUSTED
+  // if the accelerator has no memory for it, and the plugin's error if it cannot be loaded.
+  base::StatusOr<SharedExecutables::Pointer> FindAutotuned(const Accelerator& accelerator,
+                                                           std::string_view hlo) const;
   // Says whether the file of `hlo` is there, other than one without autotuning.
   bool HasAutotuned(const Accelerator& accelerator, std::string_view hlo) const;
 
@@ -58,7 +60,8 @@ class ExecutableCache {
   Filled Fill(const AheadCompiler& compiler, std::string_view hlo) const;
 
  private:
-  SharedExecutables::Pointer Find(const Accelerator& accelerator, const Origin& origin) const;
+  base::StatusOr<SharedExecutables::Pointer> Find(const Accelerator& accelerator,
+                                                  const Origin& origin) const;
   bool HasFile(const Origin& origin) const;
   void Keep(const Origin& origin, const Executable& executable) const;
 

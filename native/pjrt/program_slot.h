@@ -90,9 +90,16 @@ class ProgramSlot {
     {
       const std::lock_guard lock(mutex_);
       before = std::exchange(present_, std::move(offered_));
+      has_replaced_ = true;
     }
     AwaitEnd(before.get());
     return true;
+  }
+
+  // Says whether Replace has given an offered executable to runs.
+  bool HasReplaced() const {
+    const std::lock_guard lock(mutex_);
+    return has_replaced_;
   }
 
   int64_t run_bytes() const { return Begin(/*is_trial=*/false).run_bytes(); }
@@ -112,9 +119,10 @@ class ProgramSlot {
   }
 
   mutable std::mutex mutex_;  // held for a look at the pointers
-  // Both guarded by the mutex.
+  // All guarded by the mutex.
   std::unique_ptr<Entry> present_;
   std::unique_ptr<Entry> offered_;  // null: none
+  bool has_replaced_ = false;
 };
 
 }  // namespace millpond::pjrt

@@ -64,8 +64,15 @@ class RowProgram {
   // Makes later runs use the offered executable of that size. Waits for the runs under way of the
   // one before, and frees it. Returns false, and changes nothing, unless HasPassed.
   bool UseOffered(int64_t rows) const { return programs_.at(rows).slot->Replace(); }
+  // Says whether UseOffered has done so.
+  bool HasReplaced(int64_t rows) const { return programs_.at(rows).slot->HasReplaced(); }
   // Frees what is offered for that size.
   void WithdrawOffered(int64_t rows) const { programs_.at(rows).slot->Withdraw(); }
+
+  // Notes that the accelerator is taken for gone, as far as these runs go. Returns true if it was
+  // not before.
+  bool CountAsLost() const { return !is_lost_.exchange(true); }
+  bool is_lost() const { return is_lost_.load(std::memory_order_relaxed); }
 
   // Computes `rows` rows, 1 or more, with `copy` of parameters(). `inputs` and `outputs` are the
   // elements of the first row of each; all rows of a tensor follow it. Waits for the model's turn.
@@ -120,6 +127,7 @@ class RowProgram {
   const TakeMemory take_memory_;
   std::map<int64_t, Program> programs_;
   mutable RunCounts counts_;
+  mutable std::atomic<bool> is_lost_{false};
 };
 
 }  // namespace millpond::pjrt

@@ -1,9 +1,9 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -216,12 +216,12 @@ std::vector<nb::bytes> UntunedPrograms(const PyServable& self, const std::string
   return bytes;
 }
 
-std::pair<std::vector<int64_t>, std::string> OfferTunedPrograms(
+std::tuple<std::vector<int64_t>, std::string, std::string> OfferTunedPrograms(
     const PyServable& self, const std::string& cache_directory) {
   const auto pinned = ValueOrThrow(self.version().Pin());
   const auto offered =
       WithoutGil([&] { return self.loaded().model().OfferTunedPrograms(cache_directory); });
-  return {{offered.rows.begin(), offered.rows.end()}, offered.shortage};
+  return {{offered.rows.begin(), offered.rows.end()}, offered.shortage, offered.damage};
 }
 
 nb::bytes TryTunedPrograms(const PyServable& self, int64_t rows, const std::string& method,

@@ -196,28 +196,50 @@ std::vector<std::string> AcceleratedPrograms::UntunedPrograms(
 
 OfferedPrograms AcceleratedPrograms::OfferTuned(const std::string& cache_directory) {
   const pjrt::ExecutableCache cache(cache_directory);
-  OfferedPrograms offered;
+  std::vector<std::pair<std::string, int64_t>> untuned;
   for (const auto& [signature, by_rows] : untuned_) {
-    for (const auto& [rows, hlo] : by_rows) {
-      const Status status = Offer(cache, programs_.at(signature), rows, hlo);
-      if (status.ok()) {
-        offered.rows.insert(rows);
-        continue;
-      }
-      LOG(INFO) << "program_not_offered: of " << rows << " rows: " << status.message();
-      if (status.code() == base::Code::kResourceExhausted) offered.shortage = status.message();
-    }
+    for (const auto& [rows, hlo] : by_rows) untuned.emplace_back(signature, rows);
   }
+  OfferedPrograms offered;
+  for (const auto& [signature, rows] : untuned) Offer(cache, signature, rows, &offered);
   return offered;
 }
 
-// Offers a program on each accelerator that does not fail. Offers it nowhere if it cannot be
-// offered on one of them.
-Status AcceleratedPrograms::Offer(const pjrt::ExecutableCache& cache, const Programs& programs,
-                                  int64_t rows, const std::string& hlo) const {
+// Offers a program, and adds what became of it to `*offered`.
+void AcceleratedPrograms::Offer(const pjrt::ExecutableCache& cache, const std::string& signature,
+                                int64_t rows, OfferedPrograms* offered) {
+  NoteIfTuned(signature, rows);  // all others may have been lost since the last offer
+  const auto program = untuned_.at(signature).find(rows);
+  if (program == untuned_.at(signature).end()) return;
+  const Status status =
+      OfferTo(programs_.at(signature), cache, rows, program->second, &offered->shortage);
+  if (status.ok()) {
+    offered->rows.insert(rows);
+    return;
+  }
+  const std::string reason = "of " + std::to_string(rows) + " rows: " + status.message();
+  LOG(INFO) << "program_not_offered: " << reason;
+  if (status.code() == base::Code::kResourceExhausted) {
+    offered->shortage = status.message();
+  } else if (status.code() != base::Code::kNotFound) {
+    offered->damage = "a program " + reason;
+    const std::lock_guard lock(tuning_);
+    untuned_.at(signature).erase(rows);
+  }
+}
+
+// Offers a program on each accelerator that has it untuned, and does not fail; sets `*shortage` if
+// one fails now. Offers it nowhere if it cannot be offered on one of them.
+Status AcceleratedPrograms::OfferTo(const Programs& programs, const pjrt::ExecutableCache& cache,
+                                    int64_t rows, const std::string& hlo, std::string* shortage) {
   Status offered = base::NotFound("no accelerator is left that does not fail");
   for (const auto& program : programs) {
-    if (program->parameters().accelerator()->State().is_failing) continue;
+    if (program->is_lost() || program->HasReplaced(rows)) continue;
+    const pjrt::Accelerator& accelerator = *program->parameters().accelerator();
+    if (accelerator.State().is_failing) {
+      *shortage = "device " + accelerator.name() + " fails now";
+      continue;
+    }
     offered = OfferThere(cache, *program, rows, hlo);
     if (offered.ok()) continue;
     for (const auto& each : programs) each->WithdrawOffered(rows);
@@ -227,15 +249,13 @@ Status AcceleratedPrograms::Offer(const pjrt::ExecutableCache& cache, const Prog
 }
 
 // Returns NOT_FOUND if the cache has it not, and RESOURCE_EXHAUSTED if there is no memory for it
-// now: that of the plugin may be what is missing if it cannot be loaded.
+// now, of the plugin or of its model.
 Status AcceleratedPrograms::OfferThere(const pjrt::ExecutableCache& cache,
                                        pjrt::RowProgram& program, int64_t rows,
                                        const std::string& hlo) {
-  const pjrt::Accelerator& accelerator = *program.parameters().accelerator();
-  auto executable = cache.FindAutotuned(accelerator, hlo);
-  if (executable != nullptr) return program.Offer(rows, std::move(executable));
-  if (!cache.HasAutotuned(accelerator, hlo)) return base::NotFound("it is not in the cache");
-  return {base::Code::kResourceExhausted, "it cannot be loaded"};
+  auto executable = cache.FindAutotuned(*program.parameters().accelerator(), hlo);
+  if (!executable.ok()) return executable.status();
+  return program.Offer(rows, std::move(executable.value()));
 }
 
 int64_t AcceleratedPrograms::UseTuned(int64_t rows) {
@@ -248,13 +268,24 @@ int64_t AcceleratedPrograms::UseTuned(int64_t rows) {
     }
     if (passed_count == 0) continue;
     for (const auto& program : programs) program->WithdrawOffered(rows);
-    NoteTuned(signature, rows);
     ++used_count;
+    NoteIfTuned(signature, rows);
   }
   return used_count;
 }
 
-void AcceleratedPrograms::NoteTuned(const std::string& signature, int64_t rows) {
+// Notes the program as tuned if each accelerator that is left has replaced it. An accelerator that
+// fails now gets it later.
+void AcceleratedPrograms::NoteIfTuned(const std::string& signature, int64_t rows) {
+  int64_t tuned_count = 0;
+  for (const auto& program : programs_.at(signature)) {
+    if (program->HasReplaced(rows)) {
+      ++tuned_count;
+    } else if (!program->is_lost()) {
+      return;
+    }
+  }
+  if (tuned_count == 0) return;
   const std::lock_guard lock(tuning_);
   untuned_.at(signature).erase(rows);
   for (AcceleratedSignature& report : signatures_) {
@@ -337,11 +368,7 @@ std::unique_ptr<SignatureRunner> AcceleratedPrograms::Accelerate(const tensor::S
 AcceleratedRunner::AcceleratedRunner(std::unique_ptr<SignatureRunner> host,
                                      const std::vector<const pjrt::RowProgram*>& programs,
                                      const tensor::Signature& signature)
-    : host_(std::move(host)), signature_(signature) {
-  for (const pjrt::RowProgram* program : programs) {
-    replicas_.push_back(std::make_unique<const Replica>(*program));
-  }
-}
+    : host_(std::move(host)), replicas_(programs), signature_(signature) {}
 
 Status AcceleratedRunner::RunInTurn(const tensor::OutputSet& outputs,
                                     const tensor::TensorList& inputs, tensor::TensorList* result,
@@ -369,12 +396,10 @@ bool AcceleratedRunner::MayRun(std::optional<int64_t> rows) const {
 
 bool AcceleratedRunner::IsThere() const {
   return std::any_of(replicas_.begin(), replicas_.end(),
-                     [](const auto& replica) { return replica->program.parameters().IsThere(); });
+                     [](const auto& replica) { return replica->parameters().IsThere(); });
 }
 
-bool AcceleratedRunner::HasProgramFor(int64_t rows) const {
-  return replicas_[0]->program.MayRun(rows);
-}
+bool AcceleratedRunner::HasProgramFor(int64_t rows) const { return replicas_[0]->MayRun(rows); }
 
 // Chooses the replica with the shortest expected wait. All of them are pinned for it, so that each
 // stays in use, or is asked for. Of equal ones it takes the first one from `first` on.
@@ -382,14 +407,14 @@ AcceleratedRunner::Choice AcceleratedRunner::Choose(size_t first) const {
   Choice choice;
   int64_t least_ns = std::numeric_limits<int64_t>::max();
   for (size_t i = 0; i < replicas_.size(); ++i) {
-    const Replica& replica = *replicas_[(first + i) % replicas_.size()];
+    const pjrt::RowProgram& replica = *replicas_[(first + i) % replicas_.size()];
     Copy copy = PinCopy(replica);
     if (copy == nullptr) {
-      if (!replica.is_lost.load(std::memory_order_relaxed)) choice.reason = pjrt::CpuReason::kAway;
+      if (!replica.is_lost()) choice.reason = pjrt::CpuReason::kAway;
       continue;
     }
     if (replicas_.size() == 1) return {&replica, std::move(copy)};
-    const pjrt::DeviceParameters& parameters = replica.program.parameters();
+    const pjrt::DeviceParameters& parameters = replica.parameters();
     const int64_t wait_ns = parameters.accelerator()->turns().ExpectedWaitNs(parameters.is_low());
     if (wait_ns >= least_ns) continue;
     least_ns = wait_ns;
@@ -400,19 +425,19 @@ AcceleratedRunner::Choice AcceleratedRunner::Choose(size_t first) const {
 }
 
 // Takes the parameters of a replica; null if they are away, or if the replica is lost.
-AcceleratedRunner::Copy AcceleratedRunner::PinCopy(const Replica& replica) const {
-  if (replica.is_lost.load(std::memory_order_relaxed)) return nullptr;
-  Copy copy = replica.program.parameters().Pin();
+AcceleratedRunner::Copy AcceleratedRunner::PinCopy(const pjrt::RowProgram& replica) const {
+  if (replica.is_lost()) return nullptr;
+  Copy copy = replica.parameters().Pin();
   if (copy != nullptr) return copy;
-  const Status uploaded = replica.program.parameters().upload_error();
+  const Status uploaded = replica.parameters().upload_error();
   if (!uploaded.ok()) GiveUp(replica, uploaded);
   return nullptr;
 }
 
-void AcceleratedRunner::GiveUp(const Replica& replica, const Status& error) const {
-  const pjrt::Accelerator& accelerator = *replica.program.parameters().accelerator();
+void AcceleratedRunner::GiveUp(const pjrt::RowProgram& replica, const Status& error) const {
+  const pjrt::Accelerator& accelerator = *replica.parameters().accelerator();
   accelerator.NoteFailure();
-  if (replica.is_lost.exchange(true)) return;
+  if (!replica.CountAsLost()) return;
   LOG(ERROR) << "accelerator_lost: signature '" << signature_.name << "' leaves device "
              << accelerator.name()
              << ", and runs on other devices that have it, or on the CPU: " << error.message();
@@ -457,9 +482,9 @@ Status AcceleratedRunner::Try(const tensor::OutputSet& outputs, const tensor::Te
   const std::optional<int64_t> rows = RowsOf(inputs);
   if (!rows) return base::NotFound("the request has not the shapes of the signature's programs");
   Status tried = base::NotFound("no accelerator with the signature's programs is left");
-  for (const auto& replica : replicas_) {
-    Choice choice{replica.get(), PinCopy(*replica)};
-    if (replica->is_lost.load(std::memory_order_relaxed)) continue;
+  for (const pjrt::RowProgram* const replica : replicas_) {
+    Choice choice{replica, PinCopy(*replica)};
+    if (replica->is_lost()) continue;
     if (choice.copy == nullptr) {
       return {base::Code::kUnavailable, "the parameters are not on the accelerator now"};
     }
@@ -511,8 +536,8 @@ Status AcceleratedRunner::RunThere(const Choice& choice, int64_t rows,
     }
     to.push_back(static_cast<char*>(computed.back().data()));
   }
-  MILLPOND_RETURN_IF_ERROR(choice.replica->program.Run(*choice.copy, rows, from, to,
-                                                       RunScope::CurrentDeadlineNs(), wait_ns));
+  MILLPOND_RETURN_IF_ERROR(
+      choice.replica->Run(*choice.copy, rows, from, to, RunScope::CurrentDeadlineNs(), wait_ns));
   std::vector<Tensor>& wanted = result->storage().tensors;
   wanted.clear();
   for (size_t i = 0; i < computed.size(); ++i) {

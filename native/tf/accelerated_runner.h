@@ -35,9 +35,11 @@ namespace millpond::tf {
 // The programs that were offered to trials.
 struct OfferedPrograms {
   std::set<int64_t> rows;
-  // Why others were left out that may be offered later, when there is memory for them; "" if none
-  // was.
+  // Why others were left out that may be offered later: for lack of memory, or because an
+  // accelerator fails now. "" if none was.
   std::string shortage;
+  // Why others cannot be loaded. They are offered no more. "" if there is none.
+  std::string damage;
 };
 
 // The signatures of a version that run on accelerators, with their parameters there.
@@ -63,7 +65,8 @@ class AcceleratedPrograms {
   std::vector<std::string> UntunedPrograms(const std::string& cache_directory) const;
   // Offers the autotuned programs that the cache has by now to trials (pjrt::TunedTrial), in place
   // of programs that run without autotuning. Leaves out an accelerator that fails, and a program
-  // that cannot be loaded, or for which there is no memory, on any of the others. 5 ms for each.
+  // that cannot be loaded, or for which there is no memory, on any of the others. Drops one that
+  // cannot be loaded for another reason than that. 5 ms for each.
   // OfferTuned, UseTuned and WithdrawTuned: one thread at a time, beside requests.
   OfferedPrograms OfferTuned(const std::string& cache_directory);
   // Makes requests use the programs of `rows` rows that were offered, and of which a trial has
@@ -108,11 +111,13 @@ class AcceleratedPrograms {
       const pjrt::HostTensor& table);
   base::Status Upload(const AcceleratorUse& use, const pjrt::ExecutableCache& cache,
                       const std::vector<pjrt::HostTensor>& tensors);
-  base::Status Offer(const pjrt::ExecutableCache& cache, const Programs& programs, int64_t rows,
-                     const std::string& hlo) const;
+  void Offer(const pjrt::ExecutableCache& cache, const std::string& signature, int64_t rows,
+             OfferedPrograms* offered);
+  static base::Status OfferTo(const Programs& programs, const pjrt::ExecutableCache& cache,
+                              int64_t rows, const std::string& hlo, std::string* shortage);
   static base::Status OfferThere(const pjrt::ExecutableCache& cache, pjrt::RowProgram& program,
                                  int64_t rows, const std::string& hlo);
-  void NoteTuned(const std::string& signature, int64_t rows);
+  void NoteIfTuned(const std::string& signature, int64_t rows);
 
   std::vector<std::shared_ptr<pjrt::DeviceParameters>> parameters_;  // of each accelerator
   std::map<std::string, Programs, std::less<>> programs_;
@@ -150,28 +155,23 @@ class AcceleratedRunner final : public DeviceRunner {
   bool IsThere() const override;
   // Counts it with those of the first accelerator.
   void CountCpuRun(pjrt::CpuReason reason) const override {
-    replicas_[0]->program.counts().CountCpuRun(reason);
+    replicas_[0]->counts().CountCpuRun(reason);
   }
 
  private:
   using Copy = std::shared_ptr<const pjrt::ParameterCopy>;
 
-  struct Replica {
-    explicit Replica(const pjrt::RowProgram& its_program) : program(its_program) {}
-    const pjrt::RowProgram& program;
-    mutable std::atomic<bool> is_lost{false};
-  };
   // A replica and its parameters, which a run has until its end; or the reason why there is none.
   struct Choice {
-    const Replica* replica = nullptr;
+    const pjrt::RowProgram* replica = nullptr;
     Copy copy;
     pjrt::CpuReason reason = pjrt::CpuReason::kLost;
   };
 
   bool HasProgramFor(int64_t rows) const;
   Choice Choose(size_t first) const;
-  Copy PinCopy(const Replica& replica) const;
-  void GiveUp(const Replica& replica, const base::Status& error) const;
+  Copy PinCopy(const pjrt::RowProgram& replica) const;
+  void GiveUp(const pjrt::RowProgram& replica, const base::Status& error) const;
   base::StatusOr<std::optional<pjrt::CpuReason>> TryThere(const tensor::OutputSet& outputs,
                                                           const tensor::TensorList& inputs,
                                                           tensor::TensorList* result,
@@ -184,7 +184,7 @@ class AcceleratedRunner final : public DeviceRunner {
                         int64_t* wait_ns) const;
 
   const std::unique_ptr<SignatureRunner> host_;
-  std::vector<std::unique_ptr<const Replica>> replicas_;  // one or more
+  const std::vector<const pjrt::RowProgram*> replicas_;  // one or more
   const tensor::Signature& signature_;
   mutable std::atomic<size_t> next_first_{0};  // the replica at which the next choice begins
 };

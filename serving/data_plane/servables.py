@@ -399,12 +399,12 @@ class Servable(Protocol):
         Each is a serialized `xla.HloModuleProto`. None unless `SavedModelLoad.use_accelerator` was told so.
         """
 
-    def offer_tuned_programs(self, cache_directory: str) -> tuple[Sequence[int], str]:
+    def offer_tuned_programs(self, cache_directory: str) -> tuple[Sequence[int], str, str]:
         """Loads the autotuned programs that the cache has by now, for `try_tuned_programs`. About 5 ms for each.
 
-        Returns the numbers of rows of the programs, and why others that the cache has could not be loaded now: for lack
-        of memory, mostly; "" if none was left out. Accelerators that fail are left out. This method and the next three
-        are for one thread at a time, beside requests.
+        Returns the numbers of rows of the programs; why others that the cache has may be offered later: for lack of
+        memory now, or because an accelerator fails now; and why others are damaged and never offered again. "" if there
+        is none of these. This method and the next three are for one thread at a time, beside requests.
         """
 
     def try_tuned_programs(self, rows: int, method: str, request: bytes) -> bytes:

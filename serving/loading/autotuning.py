@@ -98,7 +98,8 @@ class Autotuning:
     A thread `autotuning` has a process compile them into the cache, loads them, compares their answers with those
     of the version (`TunedCheck`), and gives them to its requests. These wait for the check's runs as for others, and
     for the GPU's driver. Whatever fails leaves the programs as they are. After a passing shortage, or a process that
-    failed, the version is tried again. A version that is retired meanwhile is left, and its process ended.
+    failed, the version is tried again, but not for a program that is damaged. A version that is retired meanwhile is
+    left, and its process ended.
 
     Thread: any, at once. Call `start` on a thread of normal priority, because the thread and its processes inherit
     it.
@@ -223,7 +224,7 @@ class Autotuning:
         if not any(signature.untuned_rows for signature in signatures):
             return Tuning(TuningState.DONE)
         may_retry = may_retry or bool(replaced.shortage)
-        reasons = filter(None, (reason, *replaced.faults, replaced.shortage))
+        reasons = filter(None, (reason, *replaced.faults, replaced.damage, replaced.shortage))
         return Tuning(
             TuningState.WAITING if may_retry else TuningState.FAILED,
             "; ".join(reasons) or _NOT_TRIED,
@@ -257,7 +258,9 @@ class Autotuning:
         )
         replaced = _Replaced()
         with statuses_as_errors(self._status_error):
-            offered, replaced.shortage = servable.offer_tuned_programs(self._trials.cache_directory)
+            offered, replaced.shortage, replaced.damage = servable.offer_tuned_programs(
+                self._trials.cache_directory
+            )
             try:
                 expected = check.expected() if offered else ()
                 for rows in offered:
@@ -280,12 +283,13 @@ class Autotuning:
 class _Replaced:
     """The programs of a version that were given to requests, and why others were not.
 
-    `shortage` says for lack of what the check was not ended.
+    `shortage` says for lack of what the check was not ended, and `damage` what can never be loaded.
     """
 
     used_count: int = 0
     faults: list[str] = field(default_factory=list)
     shortage: str = ""
+    damage: str = ""
 
 
 def _identity(version: UntunedVersion) -> Mapping[str, object]:
@@ -298,3 +302,5 @@ def _report(version: UntunedVersion, replaced: _Replaced, seconds: float) -> Non
         _log.info("programs_tuned", **identity, programs=count, seconds=round(seconds, 3))
     if replaced.faults:
         _log.warning("tuned_programs_differ", **identity, reason="; ".join(replaced.faults))
+    if replaced.damage:
+        _log.warning("tuned_programs_damaged", **identity, reason=replaced.damage)

@@ -6,7 +6,8 @@
 // one without a client of its process. That one waits while `hold-topology` is there, and crashes
 // while `crash-topology` is.
 //
-// While `lost` is there, runs on the device with the id 1 fail.
+// While `lost` is there, runs on the device with the id 1 fail. While `damaged` is there, no
+// executable is loaded.
 //
 // Its one topology is that of the plugin below, by whose client it compiles.
 
@@ -203,6 +204,11 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   return over->PJRT_LoadedExecutable_Execute(args);
 }
 
+PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
+  PJRT_Executable_DeserializeAndLoad_Args none{};
+  return over->PJRT_Executable_DeserializeAndLoad(IsThere("damaged") ? &none : args);
+}
+
 }  // namespace
 
 extern "C" const PJRT_Api* GetPjrtApi() {
@@ -223,6 +229,7 @@ extern "C" const PJRT_Api* GetPjrtApi() {
     copy.PJRT_TopologyDescription_GetDeviceDescriptions = DescribeDevices;
     copy.PJRT_Compile = CompileForTopology;
     copy.PJRT_LoadedExecutable_Execute = Execute;
+    copy.PJRT_Executable_DeserializeAndLoad = DeserializeAndLoad;
     return copy;
   }();
   return &table;

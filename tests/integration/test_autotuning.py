@@ -224,6 +224,51 @@ def test_a_lost_replica_hinders_no_tuning(
     assert_answers(model, 2)
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_replica_that_failed_briefly_is_tuned_later(
+    start_server: StartServer,
+    tmp_path: Path,
+    plugin: Path,
+    layers: Sequence[Path],
+    is_lost: bool,
+) -> None:
+    server = CudaLike(start_server, tmp_path, plugin)
+    settings = {**PJRT, "accelerator_devices": [0, 1], "accelerator_replicas": 2}
+    model = server.host.model(settings=settings).serve(layers[0])
+    other = server.host.model(settings=settings).serve(layers[0])
+    serve_untuned(server, model, layers[1])
+    (server.control / "lost").touch()
+    for _ in range(4):  # the replicas take turns
+        assert_answers(other, 1)
+    (server.control / "lost").unlink()
+    (server.control / "hold").unlink()
+    assert model.wait_for_log("programs_tuned", version=2)["programs"] == 1
+    assert "fails now" in model.wait_for_log("autotuning_waits", version=2)["reason"]
+    assert untuned_rows(model) == [4]
+    if is_lost:  # then nothing is left to tune
+        (server.control / "lost").touch()
+    for _ in range(4):
+        assert_answers(model, 2)
+    wait_until(lambda: untuned_rows(model) == [], "the program of the second device")
+    assert_answers(model, 2)
+
+
+def test_a_damaged_program_is_dropped_at_once(
+    start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
+) -> None:
+    server = CudaLike(start_server, tmp_path, plugin)
+    model = server.host.model(settings=PJRT).serve(layers[0])
+    serve_untuned(server, model, layers[1])
+    (server.control / "damaged").touch()
+    (server.control / "hold").unlink()
+    reason = model.wait_for_log("tuned_programs_damaged", version=2)["reason"]
+    assert "a program of 4 rows: loading an executable" in reason
+    failed = {"state": "failed", "reason": reason}
+    wait_until(lambda: autotuning_of(model, 2) == failed, "the end of autotuning")
+    assert untuned_rows(model) == [4]
+    assert_answers(model, 2)
+
+
 def test_a_crash_of_the_process_leaves_first_choices(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:

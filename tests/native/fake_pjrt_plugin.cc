@@ -337,6 +337,9 @@ PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
     const std::lock_guard<std::mutex> lock(mutex);
     controls.load_count += 1;
   }
+  if (controls.load_error != 0) {
+    return MakeError(static_cast<PJRT_Error_Code>(controls.load_error), "it is not loaded");
+  }
   return MakeExecutable({args->serialized_executable, args->serialized_executable_size},
                         DeviceOf(args->overridden_serialized_compile_options,
                                  args->overridden_serialized_compile_options_size),

@@ -19,6 +19,7 @@ struct FakePjrtControls {
   bool loads_for_the_first = false;      // a plugin that loads all programs for its first device
   bool fails_transfers = false;          // to the device
   bool serializes = true;
+  int64_t load_error = 0;      // the code with which executables are not loaded; 0: they are
   bool has_topologies = true;  // compiles for devices that are not there
   bool shows_topology = true;  // of a client
   bool is_of_cpus = false;

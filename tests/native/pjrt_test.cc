@@ -1004,6 +1004,22 @@ TEST_F(PjrtTest, AProgramThatWasFilledInIsAutotuned) {
   EXPECT_TRUE(cache.FindOrCompile(serving, Code(4, 1)).value().is_autotuned);
 }
 
+TEST_F(PjrtTest, AnAutotunedProgramThatIsNotLoadedHasTheReason) {
+  const testing::TemporaryDirectory directory;
+  const auto accelerator = MakeAccelerator();
+  const ExecutableCache cache(directory.path());
+  const auto code = [&] { return cache.FindAutotuned(*accelerator, Code(4, 1)).status().code(); };
+  EXPECT_EQ(code(), base::Code::kNotFound);
+  ASSERT_TRUE(cache.FindOrCompile(*accelerator, Code(4, 1)).ok());
+  for (const base::Code error : {base::Code::kResourceExhausted, base::Code::kInvalidArgument}) {
+    controls_->load_error = static_cast<int64_t>(error);
+    EXPECT_EQ(code(), error);
+    EXPECT_TRUE(cache.HasAutotuned(*accelerator, Code(4, 1))) << "it is not compiled again";
+  }
+  controls_->load_error = 0;
+  EXPECT_EQ(code(), base::Code::kOk);
+}
+
 TEST_F(PjrtTest, APluginOfAnotherMakerGetsNoOptionOfCuda) {
   const auto accelerator = MakeAccelerator();
   accelerator->EndAutotuning();

@@ -302,6 +302,19 @@ def test_programs_without_memory_are_offered_again():
     assert servable.used_rows == [1, 8]
 
 
+def test_damaged_programs_fail_at_the_first_try():
+    servable, clock = untuned_servable(7), PauseClock()
+    servable.untuned, servable.tuned_rows = [], [1]
+    servable.tuned_damage = "a program of 8 rows: bad magic"
+    with tuned(clock) as it, capture_logs() as logs:
+        it.serve(servable, recorded(2.0))
+        assert it.ended(servable) == Tuning(TuningState.FAILED, servable.tuned_damage)
+    assert clock.waits == []
+    assert servable.used_rows == [1]
+    (line,) = [line for line in logs if line["event"] == "tuned_programs_damaged"]
+    assert line["reason"] == servable.tuned_damage
+
+
 def test_programs_of_exact_rows_are_tried_with_these():
     servable = untuned_servable(7, rows=(4, 8))
     [signature] = servable.accelerated

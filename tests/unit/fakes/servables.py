@@ -104,6 +104,7 @@ class FakeServable:
     """A loaded version. Tests set `handle_count`; it quiesces when that is 0."""
 
     tuned_shortage = ""
+    tuned_damage = ""
     """The reason why some of `tuned_rows` cannot be offered now."""
 
     def __init__(self, servable_id: ServableId) -> None:
@@ -225,11 +226,11 @@ class FakeServable:
         self._check_is_alive()
         return self.untuned
 
-    def offer_tuned_programs(self, cache_directory: str) -> tuple[list[int], str]:
+    def offer_tuned_programs(self, cache_directory: str) -> tuple[list[int], str, str]:
         self._check_is_alive()
         untuned = {rows for item in self.accelerated for rows in item.untuned_rows}
         self.offered_rows = [rows for rows in self.tuned_rows if rows in untuned]
-        return self.offered_rows, self.tuned_shortage
+        return self.offered_rows, self.tuned_shortage, self.tuned_damage
 
     def try_tuned_programs(self, rows: int, method: str, request: bytes) -> bytes:
         self._check_is_alive()
