@@ -596,9 +596,8 @@ void RequestThreads::LookForGreed(Thread* thread, int64_t now_ns) {
   if (!lowering || !base::LowerThread(thread->id, StepsOfLowering(CountLowered())).ok()) return;
   thread->gives_way = true;
   // The thread itself takes no lock of the queue any more.
-  const bool has_freed = groups_.Release(&thread->charge) != nullptr;
-  thread->charging_group->queue.SettleEarly(&thread->charge, now_ns - thread->busy_since_ns);
-  if (has_freed) groups_.RecountHeldBack();
+  RunQueue& queue = thread->charging_group->queue;
+  if (queue.SettleEarly(&thread->charge, now_ns - thread->busy_since_ns)) groups_.RecountHeldBack();
   if (is_pinned_) Pin(thread);
 }
 

@@ -186,12 +186,14 @@ void RunQueue::NotePassed(ModelKey model, int64_t took_ns, int64_t now_ns) {
   LearnRun(took_ns, share);
 }
 
-void RunQueue::SettleEarly(RunCharge* charge, int64_t took_ns) {
+bool RunQueue::SettleEarly(RunCharge* charge, int64_t took_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  const bool has_freed = charge->threads != nullptr && thread_shares_.Release(charge->threads);
   charge->took_ns = took_ns;
   SettleLocked(*charge);
   *charge = {};
   CountReady();
+  return has_freed;
 }
 
 // --- The order of the models ---

@@ -124,8 +124,10 @@ class RunQueue {
   // one at a time would never be known, and never share the threads.
   void NotePassed(ModelKey model, int64_t took_ns, int64_t now_ns);
   // Does the same as Settle for a run that goes on, on a thread that serves nothing else from now
-  // on. It has taken `took_ns` so far. Clears `charge`.
-  void SettleEarly(RunCharge* charge, int64_t took_ns);
+  // on, and releases the thread that it holds. It has taken `took_ns` so far. Clears `charge`: with
+  // the lock, because the run may call TakeFor meanwhile. Returns true if a request that was held
+  // back may have the thread (ThreadShares::Release).
+  [[nodiscard]] bool SettleEarly(RunCharge* charge, int64_t took_ns);
   // Adds the models that have requests here or hold threads, or did not long ago.
   void AddActiveModels(int64_t now_ns, ActiveModels* models);
   // Counts anew what may take a thread, after a change of the limits or a Release.

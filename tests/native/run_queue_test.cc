@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <random>
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -595,6 +597,30 @@ TEST_F(SharedThreadsTest, ARequestThatPassesHoldsItsThread) {
   EXPECT_TRUE(queue_.TryPass(second.get(), now_ns_, &charge));
 }
 
+// The watchdog settles the charge of a run that takes requests of its batch meanwhile. For
+// ThreadSanitizer, and under the others for the count of the threads.
+TEST_F(SharedThreadsTest, ARunThatIsSettledEarlyMayTakeRequestsMeanwhile) {
+  batches_.Add({});  // else no request has a key
+  Teach("m", 20 * kMs);
+  Teach("n", 20 * kMs);
+  Limit(1, 1);
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(Add("", "m"));
+    ASSERT_TRUE(Add("", "m"));
+    RunCharge charge;
+    ASSERT_NE(queue_.Take(now_ns_, &charge), nullptr);
+    ASSERT_EQ(shares_.held_count(), 1);
+    std::thread run([&] {
+      const servable::BatchKey key = servable::BatchKeyOf("m", "");
+      EXPECT_NE(queue_.TakeFor(ModelKeyOf("m"), key, SIZE_MAX, &charge), nullptr);
+    });
+    EXPECT_TRUE(queue_.SettleEarly(&charge, kMs));
+    run.join();
+    EXPECT_EQ(charge.threads, nullptr);
+    EXPECT_EQ(shares_.held_count(), 0);
+  }
+}
+
 // A lowered run settles its charge before it ends, because its thread takes no lock any more.
 TEST_F(SharedThreadsTest, ARunThatGivesWayIsChargedAndLeavesItsPlace) {
   Teach("greedy", 20 * kMs);
@@ -603,8 +629,8 @@ TEST_F(SharedThreadsTest, ARunThatGivesWayIsChargedAndLeavesItsPlace) {
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(Add("", "greedy"));
   ASSERT_NE(queue_.Take(now_ns_, &charge_), nullptr);
   EXPECT_EQ(queue_.ready_count(), 0U);
-  EXPECT_TRUE(shares_.Release(charge_.threads));
-  queue_.SettleEarly(&charge_, 300 * kMs);
+  EXPECT_TRUE(queue_.SettleEarly(&charge_, 300 * kMs));
+  EXPECT_EQ(shares_.held_count(), 0);
   EXPECT_EQ(queue_.ready_count(), 1U);
   EXPECT_EQ(charge_.model, kNoModelKey);
   // For 300 ms of it, the other model has its turns.
