@@ -7,8 +7,7 @@ H200. A crash of the compiler ends its process only, so it costs a version and n
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import structlog
@@ -18,9 +17,8 @@ from serving.base.errors import Cancelled, FailedPrecondition, MillpondError, Re
 from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
 from serving.data_plane.loads import Accelerator
-from serving.loading.child_process import Child, ChildEnd, ChildRuns
-from serving.loading.core_loan import CoreLender
-from serving.loading.program_process import UNABLE, Arguments, spawn_programs
+from serving.loading.program_process import UNABLE, Arguments
+from serving.loading.program_runs import ChildEnd, ProgramRuns
 
 _log = structlog.get_logger(__name__)
 
@@ -42,41 +40,20 @@ class Program(NamedTuple):
     code: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompileSettings:
-    """The settings of all processes, each of which takes `seconds_max` at most. `priority`: of --load_priority."""
-
-    plugin: str
-    cache_directory: str
-    priority: str
-    seconds_max: float
-
-
-Spawn = Callable[[Arguments, Sequence[bytes], int], Child]
-"""Starts the process of programs, whose standard error is a descriptor."""
-
-
 class CompileRuns:
     """Has programs compiled into the cache by one process at a time, from `start` on.
 
-    Thread: any, at once: loads wait for one another.
+    `arguments` are those of all processes. Thread: any, at once: loads wait for one another.
     """
 
-    def __init__(
-        self,
-        settings: CompileSettings,
-        clock: Clock,
-        spawn: Spawn | None = None,
-        cores: CoreLender | None = None,
-    ) -> None:
-        self._settings = settings
+    def __init__(self, arguments: Arguments, runs: ProgramRuns, clock: Clock) -> None:
+        self._arguments = arguments
+        self._runs = runs
         self._clock = clock
-        self._spawn = spawn or _spawn
         self._is_started = threading.Event()
         self._changed = threading.Condition()
         # The turn is guarded by the condition, and the rest by the turn.
         self._is_taken = False
-        self._runs = ChildRuns(settings.seconds_max, clock, cores)
         self._unable_count = 0
 
     def start(self) -> None:
@@ -137,15 +114,13 @@ class CompileRuns:
         """Returns how the process ended, and how many programs it had begun."""
         codes = [program.code for program in programs]
         with os.fdopen(os.memfd_create("begun"), "rb+", buffering=0) as begun:
-            arguments = Arguments(
-                self._settings.plugin,
-                self._settings.cache_directory,
+            arguments = self._arguments._replace(
                 topology=accelerator.topology or "",
                 target=accelerator.target,
-                priority=self._settings.priority,
+                visible_devices=_NO_GPU,
                 begun=begun.fileno(),
             )
-            end = self._runs.run(lambda stderr: self._spawn(arguments, codes, stderr), cancellation)
+            end = self._runs.run(arguments, codes, cancellation)
             return end, os.fstat(begun.fileno()).st_size
 
     def _count(self, end: ChildEnd, begun: int) -> None:
@@ -162,10 +137,6 @@ class CompileRuns:
                     stderr=end.said,
                     consequence="the server compiles programs itself until its next start, and requests wait meanwhile",
                 )
-
-
-def _spawn(arguments: Arguments, programs: Sequence[bytes], stderr: int) -> Child:
-    return spawn_programs(arguments, programs, visible_devices=_NO_GPU, stderr=stderr)
 
 
 def _cancelled(servable_id: ServableId) -> Cancelled:

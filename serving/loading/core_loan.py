@@ -8,13 +8,14 @@ of `sched_switch` showed request threads that waited up to 6 ms for a compiler o
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 import structlog
 
 from serving.base.clock import Clock, seconds_since
+from serving.base.numa_nodes import NumaNode, numa_nodes
 
 _log = structlog.get_logger(__name__)
 
@@ -26,12 +27,19 @@ _CORES_MAX = 4
 _CORE_SHARE = 4
 
 
-def few_cores(cores: Sequence[int]) -> Sequence[int]:
-    """The cores of a process beside requests: the last quarter of `cores`, one at least and four at most.
+def few_cores(nodes: Iterable[NumaNode]) -> Sequence[int]:
+    """The cores of a process beside requests: the last ones of each node, a quarter in all, one at least, four at most.
 
-    XLA makes a thread for each core that it may use, and all of them compile.
+    XLA makes a thread for each core that it may use, and all of them compile. Request threads may stay on a node, so
+    no node has to give a larger share of its cores than another one would with one core more.
     """
-    return cores[-max(min(len(cores) // _CORE_SHARE, _CORES_MAX), 1) :]
+    shares = [
+        (place / len(node.cores), -core, core)
+        for node in nodes
+        for place, core in enumerate(reversed(node.cores), start=1)
+    ]
+    count = max(min(len(shares) // _CORE_SHARE, _CORES_MAX), 1)
+    return sorted(core for _, _, core in sorted(shares)[:count])
 
 
 class Threads(Protocol):
@@ -78,17 +86,25 @@ class SystemThreads:
 class CoreLender:
     """Moves the server's threads from the cores that are lent, and back. Any thread."""
 
-    def __init__(self, threads: Threads, clock: Clock) -> None:
+    def __init__(
+        self,
+        threads: Threads,
+        clock: Clock,
+        nodes: Callable[[Iterable[int]], Iterable[NumaNode]] = numa_nodes,
+    ) -> None:
         self._threads = threads
         self._clock = clock
+        self._nodes = nodes
         self._changing = threading.Lock()
         self._lent: dict[CoreLoan, frozenset[int]] = {}
         # The own cores of each thread that has left some, and those that it got.
         self._moved: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
 
     def loan(self) -> "CoreLoan":
-        """A loan for a process that the calling thread starts now. It does not lend yet."""
-        return CoreLoan(self, self._threads, self._clock)
+        """A loan to a process: of some of the cores that the calling thread has now. It does not lend yet."""
+        cores = self._threads.cores(0)
+        few = few_cores(self._nodes(cores))
+        return CoreLoan(self, self._threads, self._clock, few, rest_count=len(cores) - len(few))
 
     def lend(self, loan: "CoreLoan", cores: frozenset[int]) -> None:
         """Moves all threads from these cores, also those that have come since the last call. Raises OSError."""
@@ -154,18 +170,25 @@ class CoreLender:
 
 
 class CoreLoan:
-    """The loan of a process's cores: those that `few_cores` gives it. Thread: one at a time.
+    """The loan of a process's `cores`. Thread: one at a time.
 
     A loan is a courtesy: if the system refuses it, the process shares its cores with the server.
     """
 
-    def __init__(self, lender: CoreLender, threads: Threads, clock: Clock) -> None:
+    def __init__(
+        self,
+        lender: CoreLender,
+        threads: Threads,
+        clock: Clock,
+        cores: Sequence[int],
+        *,
+        rest_count: int,
+    ) -> None:
         self._lender = lender
         self._threads = threads
         self._clock = clock
-        cores = sorted(threads.cores(0))
-        self._cores = frozenset(few_cores(cores))
-        self._rest_count = len(cores) - len(self._cores)
+        self.cores = cores
+        self._rest_count = rest_count
         self._is_lent = False
         self._begin_turn()
 
@@ -178,28 +201,28 @@ class CoreLoan:
         self._begin_turn()
         use = taken_seconds / passed_seconds / self._rest_count
         if use > _TAKE_BACK_ABOVE:
-            self.end()
+            self.close()
         elif self._is_lent or use < _LEND_BELOW:
             self._lend()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Takes the cores back, if they are lent."""
         if not self._is_lent:
             return
         self._is_lent = False
         self._lender.take_back(self)
-        _log.info("cores_taken_back", cores=sorted(self._cores))
+        _log.info("cores_taken_back", cores=self.cores)
 
     def _lend(self) -> None:
         self._is_lent, is_first = True, not self._is_lent
         try:
-            self._lender.lend(self, self._cores)
+            self._lender.lend(self, frozenset(self.cores))
         except OSError as error:
             if is_first:
-                _log.warning("cores_not_lent", cores=sorted(self._cores), reason=str(error))
+                _log.warning("cores_not_lent", cores=self.cores, reason=str(error))
         else:
             if is_first:
-                _log.info("cores_lent", cores=sorted(self._cores))
+                _log.info("cores_lent", cores=self.cores)
 
     def _begin_turn(self) -> None:
         self._cpu_seconds, self._at_ns = self._threads.cpu_seconds(), self._clock.now_ns()

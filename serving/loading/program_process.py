@@ -19,7 +19,6 @@ from serving.data_plane.loads import AheadCompiler
 from serving.data_plane.plane import native_module
 from serving.data_plane.status_errors import statuses_as_errors
 from serving.loading.child_process import Child, spawn_module
-from serving.loading.core_loan import few_cores
 from serving.loading.load_priority import IDLE, lower_thread
 from serving.loading.program_files import program_file, read_programs
 
@@ -46,7 +45,8 @@ class Arguments(NamedTuple):
 
     Without a `target`, it autotunes on a GPU, of whose memory it may take `memory_share`. Otherwise it compiles for
     loads (`DataPlane.open_ahead_compiler`) by the `topology`, and for that target only. Its `priority` is a value of
-    --load_priority. `programs` is a `program_file`; `begun` is a file that gets a byte before each program.
+    --load_priority, and it runs on the `cores`. `visible_devices` is its CUDA_VISIBLE_DEVICES; None: the server's.
+    `programs` is a `program_file`; `begun` is a file that gets a byte before each program.
     """
 
     plugin: str
@@ -55,6 +55,8 @@ class Arguments(NamedTuple):
     topology: str = ""
     target: str = ""
     priority: str = ""
+    cores: Sequence[int] = ()
+    visible_devices: str | None = None
     programs: int = NO_FILE
     begun: int = NO_FILE
 
@@ -66,20 +68,14 @@ class Arguments(NamedTuple):
         return cls(*json.loads(text))
 
 
-def spawn_programs(
-    arguments: Arguments,
-    programs: Sequence[bytes],
-    *,
-    visible_devices: str | None,
-    stderr: int,
-) -> Child:
+def spawn_programs(arguments: Arguments, programs: Sequence[bytes], stderr: int) -> Child:
     """Starts the process for `programs`. Raises OSError."""
     with program_file(programs) as file:
         files = [file] if arguments.begun == NO_FILE else [file, arguments.begun]
         return spawn_module(
             _MODULE,
             [arguments._replace(programs=file).text()],
-            visible_devices=visible_devices,
+            visible_devices=arguments.visible_devices,
             descriptors=files,
             stderr=stderr,
         )
@@ -89,7 +85,7 @@ def main(texts: Sequence[str]) -> int:
     """Compiles the programs into the cache. Returns 1, after the errors on standard error, if some fail."""
     stop_at_eof(sys.stdin.fileno(), partial(os._exit, 1))
     arguments = Arguments.of(texts[0])
-    _give_way(arguments.priority)
+    _give_way(arguments.priority, arguments.cores)
     try:
         compiler = _open(arguments)
     except (MillpondError, OSError) as error:
@@ -127,7 +123,7 @@ def _compile(arguments: Arguments, compiler: AheadCompiler) -> int:
     return status
 
 
-def _give_way(priority: str) -> None:
+def _give_way(priority: str, cores: Sequence[int]) -> None:
     """Leaves the cores and the memory to the server, and a terminal's signals too."""
     # A session of its own would be a group of the kernel's scheduler, too, in which no priority counts for others.
     os.setpgid(0, 0)
@@ -141,7 +137,8 @@ def _give_way(priority: str) -> None:
         # It begins before this thread is lowered, so it keeps its priority.
         threading.Thread(target=raise_if_starving, args=(SystemClock(),), daemon=True).start()
         lower_thread(0, priority)
-    os.sched_setaffinity(0, few_cores(sorted(os.sched_getaffinity(0))))
+    with suppress(OSError):  # none of them may be there any more
+        os.sched_setaffinity(0, cores)
 
 
 def _may_rise() -> bool:

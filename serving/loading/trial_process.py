@@ -7,15 +7,14 @@ the GPU's time.
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 
-from serving.base.clock import Clock
+from serving.base.visible_devices import visible_devices
 from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
-from serving.loading.child_process import Child, ChildRuns
-from serving.loading.core_loan import CoreLender
-from serving.loading.program_process import Arguments, spawn_programs
+from serving.loading.program_process import Arguments
+from serving.loading.program_runs import ProgramRuns
 
 _MEMORY_SHARE_MIN = 0.01
 """Trials in less memory fail: 1 % of a large GPU holds the operands of one large product."""
@@ -41,21 +40,9 @@ def visible_device(device: str, environment: Mapping[str, str]) -> str | None:
 
     None if the server's own value does not tell.
     """
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return device
-    names = [name.strip() for name in visible.split(",")]
-    return names[int(device)] if int(device) < len(names) else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialSettings:
-    """The settings of all trials. `memory_share` is of each GPU; `seconds_max` is for one process."""
-
-    plugin: str
-    cache_directory: str
-    memory_share: float
-    seconds_max: float
+    index = int(device)
+    names = visible_devices(index + 1, environment)
+    return names[index] if index < len(names) else None
 
 
 @dataclass(frozen=True)
@@ -67,32 +54,22 @@ class Trials:
     programs: Sequence[bytes]
 
 
-Spawn = Callable[[TrialSettings, Trials, int], Child]
-"""Starts the process of trials, whose standard error is a descriptor."""
-
-
 class TrialRuns:
     """Has programs autotuned into the cache, by one process at a time.
 
-    Thread: one, of normal priority, because the processes inherit its priority. Any thread may cancel a run.
+    `arguments` are those of all processes. Thread: one, of normal priority, because the processes inherit its priority.
+    Any thread may cancel a run.
     """
 
-    def __init__(
-        self,
-        settings: TrialSettings,
-        clock: Clock,
-        spawn: Spawn | None = None,
-        cores: CoreLender | None = None,
-    ) -> None:
-        self._settings = settings
-        self._spawn = spawn or spawn_trials
+    def __init__(self, arguments: Arguments, runs: ProgramRuns) -> None:
+        self._arguments = arguments
+        self._runs = runs
         self._failures: Counter[bytes] = Counter()  # of each program, by its digest
-        self._runs = ChildRuns(settings.seconds_max, clock, cores)
 
     @property
     def cache_directory(self) -> str:
         """The directory of the programs."""
-        return self._settings.cache_directory
+        return self._arguments.cache_directory
 
     def run(
         self, trials: Trials, cancellation: Cancellation, unfinished: Callable[[], Sequence[bytes]]
@@ -106,14 +83,13 @@ class TrialRuns:
         programs = self.triable(trials.programs)
         if not programs:
             return _GIVEN_UP
-        trials, all_count = replace(trials, programs=programs), len(trials.programs)
-        end = self._runs.run(
-            lambda stderr: self._spawn(self._settings, trials, stderr), cancellation
-        )
+        visible = visible_device(trials.device, os.environ)
+        arguments = self._arguments._replace(visible_devices=visible)
+        end = self._runs.run(arguments, programs, cancellation)
         if not cancellation.is_cancelled:
             end.report(
                 trials.servable_id,
-                len(trials.programs),
+                len(programs),
                 good="autotuned",
                 bad="autotuning_failed",
                 device=trials.device,
@@ -121,20 +97,11 @@ class TrialRuns:
             if end.reason and not end.is_old:
                 failed = set(map(_digest, programs)) & set(map(_digest, unfinished()))
                 self._failures.update(failed)
-        return end.reason or (_GIVEN_UP if len(programs) < all_count else "")
+        return end.reason or (_GIVEN_UP if len(programs) < len(trials.programs) else "")
 
     def triable(self, programs: Sequence[bytes]) -> Sequence[bytes]:
         """The part of `programs` that has not failed twice."""
         return [program for program in programs if self._failures[_digest(program)] < _FAILURES_MAX]
-
-
-def spawn_trials(settings: TrialSettings, trials: Trials, stderr: int) -> Child:
-    """Starts a process of trials (`program_process`). Raises OSError."""
-    arguments = Arguments(
-        settings.plugin, settings.cache_directory, memory_share=settings.memory_share
-    )
-    visible = visible_device(trials.device, os.environ)
-    return spawn_programs(arguments, trials.programs, visible_devices=visible, stderr=stderr)
 
 
 def _digest(program: bytes) -> bytes:

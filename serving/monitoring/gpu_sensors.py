@@ -5,8 +5,7 @@ each machine with such a GPU has. So it needs no package.
 """
 
 import ctypes
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ import structlog
 
 from serving.base.clock import Clock
 from serving.base.periodic_thread import PeriodicThread
+from serving.base.visible_devices import visible_devices
 
 _log = structlog.get_logger(__name__)
 
@@ -105,25 +105,13 @@ def _check(doing: str, code: int) -> None:
         raise OSError(f"{doing} failed with NVML's error {code}")
 
 
-def visible_devices(visible: str | None, count: int) -> Sequence[str]:
-    """The GPUs that CUDA's first `count` devices are, by the value of CUDA_VISIBLE_DEVICES. Pure.
-
-    NVML counts GPUs by their place on the bus. CUDA does so only with CUDA_DEVICE_ORDER=PCI_BUS_ID, or if all
-    GPUs are equal.
-    """
-    if not (visible or "").strip():
-        return [str(index) for index in range(count)]
-    return [device.strip() for device in (visible or "").split(",")][:count]
-
-
 def open_gpus(device_count: int) -> Mapping[str, Nvml]:
     """Opens NVML for each of the server's devices, by the device's name in the metrics.
 
     A device that cannot be read is left out, with a line in the log.
     """
-    devices = visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), device_count)
     gpus: dict[str, Nvml] = {}
-    for name, device in enumerate(devices):
+    for name, device in enumerate(visible_devices(device_count)):
         try:
             gpus[str(name)] = Nvml(ctypes.CDLL(_LIBRARY), device)
         except (OSError, AttributeError) as error:

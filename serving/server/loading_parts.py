@@ -28,16 +28,18 @@ from serving.loading.autotuning import Autotuning
 from serving.loading.background_work import BackgroundWork
 from serving.loading.batch_records import BatchRecords
 from serving.loading.batch_refusals import BatchRefusals
-from serving.loading.compile_runs import CompileRuns, CompileSettings
+from serving.loading.compile_runs import CompileRuns
 from serving.loading.core_loan import CoreLender, SystemThreads
 from serving.loading.device_placement import DevicePlacement
 from serving.loading.installed_ops import InstalledOps
 from serving.loading.loader import LoadSettings
 from serving.loading.memory_fit import available_bytes
+from serving.loading.program_process import Arguments
+from serving.loading.program_runs import ProgramRuns
 from serving.loading.request_cores import RequestCores
 from serving.loading.reservoirs import Reservoirs
 from serving.loading.side_choices import SideChoices
-from serving.loading.trial_process import TrialRuns, TrialSettings, trial_memory_share
+from serving.loading.trial_process import TrialRuns, trial_memory_share
 from serving.monitoring.gpu_sensors import GpuSensors, open_gpus
 from serving.reload.batching import Batching
 from serving.rpc.capture_service import CaptureDirectory
@@ -158,13 +160,8 @@ def _make_compilation(
     config = foundation.config
     if not config.accelerator_compile_process or not cache_directory:
         return None
-    settings = CompileSettings(
-        plugin=plugin,
-        cache_directory=cache_directory,
-        priority=config.compile_priority,
-        seconds_max=config.accelerator_autotuning_seconds,
-    )
-    return CompileRuns(settings, foundation.clock, cores=cores)
+    arguments = Arguments(plugin, cache_directory, priority=config.compile_priority)
+    return CompileRuns(arguments, _make_program_runs(foundation, cores), foundation.clock)
 
 
 def _make_autotuning(
@@ -183,15 +180,13 @@ def _make_autotuning(
             "--accelerator_autotuning=start",
         )
         return None
-    settings = TrialSettings(
-        plugin=plugin,
-        cache_directory=cache_directory,
-        memory_share=share,
-        seconds_max=config.accelerator_autotuning_seconds,
-    )
-    clock = foundation.clock
-    runs = TrialRuns(settings, clock, cores=cores)
-    return Autotuning(runs, foundation.data_plane.StatusError, clock)
+    arguments = Arguments(plugin, cache_directory, memory_share=share)
+    trials = TrialRuns(arguments, _make_program_runs(foundation, cores))
+    return Autotuning(trials, foundation.data_plane.StatusError, foundation.clock)
+
+
+def _make_program_runs(foundation: Foundation, cores: CoreLender) -> ProgramRuns:
+    return ProgramRuns(foundation.config.accelerator_autotuning_seconds, cores, foundation.clock)
 
 
 def make_gpu_sensors(foundation: Foundation, device_count: int) -> GpuSensors | None:

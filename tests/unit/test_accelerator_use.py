@@ -23,11 +23,11 @@ from serving.loading.accelerator_use import (
     make_cache_directory,
 )
 from serving.loading.child_process import Child
-from serving.loading.compile_runs import CompileRuns, CompileSettings
+from serving.loading.compile_runs import CompileRuns
 from serving.loading.device_placement import DevicePlacement
 from serving.loading.program_process import Arguments
 from serving.loading.side_choices import SideChoices
-from tests.unit.fakes.children import FakeChild
+from tests.unit.fakes.children import FakeChild, program_runs
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakeAccelerator, FakePlane
 from tests.unit.fakes.errors import StatusError
@@ -90,7 +90,8 @@ class FakeProcess:
         self._plane = plane
         self._finished = finished
         self.asked: list[Sequence[bytes]] = []
-        self.runs = CompileRuns(COMPILE_SETTINGS, SystemClock(), self._spawn)
+        arguments = Arguments("/p.so", "/cache", priority="idle")
+        self.runs = CompileRuns(arguments, program_runs(self._spawn), SystemClock())
 
     def _spawn(self, arguments: Arguments, programs: Sequence[bytes], stderr: int) -> Child:
         self.asked.append(programs)
@@ -98,11 +99,6 @@ class FakeProcess:
         child = FakeChild()
         child.end(0)
         return child
-
-
-COMPILE_SETTINGS = CompileSettings(
-    plugin="/p.so", cache_directory="/cache", priority="idle", seconds_max=30
-)
 
 
 def programmed_plane() -> FakePlane:

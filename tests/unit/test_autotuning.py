@@ -29,15 +29,15 @@ from serving.data_plane.servables import AcceleratedSignature
 from serving.gates.answer_watch import Answer
 from serving.gates.tensor_compare import read_outputs
 from serving.loading.autotuning import Autotuning, Tuning, TuningState, UntunedVersion
-from serving.loading.trial_process import TrialRuns, Trials, TrialSettings
+from serving.loading.program_process import Arguments
+from serving.loading.trial_process import TrialRuns
+from tests.unit.fakes.children import program_runs
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.errors import StatusError
 from tests.unit.fakes.servables import FakeServable
 from tests.unit.signatures import FLOAT, signature_def
 
-SETTINGS = TrialSettings(
-    plugin="/p.so", cache_directory="/cache", memory_share=0.05, seconds_max=30
-)
+ARGUMENTS = Arguments("/p.so", "/cache", memory_share=0.05)
 WAITING, DONE = Tuning(TuningState.WAITING), Tuning(TuningState.DONE)
 
 
@@ -98,7 +98,8 @@ class Tuned:
 
     def __init__(self, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
-        self.autotuning = Autotuning(TrialRuns(SETTINGS, clock, self._spawn), StatusError, clock)
+        trials = TrialRuns(ARGUMENTS, program_runs(self._spawn, clock=clock))
+        self.autotuning = Autotuning(trials, StatusError, clock)
         self.servables: dict[ServableId, FakeServable] = {}
         self.processes: list[FakeProcess] = []
         self.programs: list[Sequence[bytes]] = []
@@ -106,16 +107,16 @@ class Tuned:
         self.spawned = threading.Semaphore(0)
         self.on_spawn: Callable[[FakeProcess], None] = lambda process: None
 
-    def _spawn(self, settings: TrialSettings, trials: Trials, stderr: int) -> FakeProcess:
-        servable = self.servables[trials.servable_id]
-        rows = tuple(int(program.split()[0]) for program in trials.programs)
+    def _spawn(self, arguments: Arguments, programs: Sequence[bytes], stderr: int) -> FakeProcess:
+        servable = self.servables[ServableId("m", int(programs[0].split()[-1]))]
+        rows = tuple(int(program.split()[0]) for program in programs)
 
         def fill() -> None:
             servable.tuned_rows = list(rows)
             servable.untuned = []
 
         process = FakeProcess(fill)
-        self.programs.append(trials.programs)
+        self.programs.append(programs)
         self.processes.append(process)
         self.on_spawn(process)
         self.spawned.release()

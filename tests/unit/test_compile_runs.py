@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,14 +13,12 @@ from serving.base.errors import Cancelled, FailedPrecondition, ResourceExhausted
 from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
 from serving.loading.child_process import Child
-from serving.loading.compile_runs import CompileRuns, CompileSettings, Program
+from serving.loading.compile_runs import CompileRuns, Program
 from serving.loading.program_process import UNABLE, Arguments
-from tests.unit.fakes.children import FakeChild
+from tests.unit.fakes.children import FEW_CORES, FakeChild, program_runs
 from tests.unit.fakes.data_plane import FakeAccelerator
 
-SETTINGS = CompileSettings(
-    plugin="/p.so", cache_directory="/cache", priority="idle", seconds_max=30
-)
+ARGUMENTS = Arguments("/p.so", "/cache", priority="idle")
 ID = ServableId("m", 7)
 ACCELERATOR = FakeAccelerator()
 PROGRAMS = [Program("signature 'a', 1 rows", b"first"), Program("signature 'a', 8 rows", b"second")]
@@ -30,7 +27,7 @@ PROGRAMS = [Program("signature 'a', 1 rows", b"first"), Program("signature 'a', 
 class Started:
     """Compile runs with fake processes, each of which ends with `status` after so many programs were begun."""
 
-    def __init__(self, settings: CompileSettings = SETTINGS) -> None:
+    def __init__(self, seconds_max: float = 30) -> None:
         self.status: int | None = 0
         self.begun = len(PROGRAMS)
         self.arguments: list[Arguments] = []
@@ -38,7 +35,8 @@ class Started:
         self.children: list[FakeChild] = []
         self.come = threading.Semaphore(0)
         self.on_spawn: Callable[[int], object] = lambda stderr: None
-        self.runs = CompileRuns(settings, SystemClock(), self._spawn)
+        runs = program_runs(self._spawn, seconds_max)
+        self.runs = CompileRuns(ARGUMENTS, runs, SystemClock())
         self.runs.start()
 
     def run(self, cancellation: Cancellation | None = None) -> None:
@@ -64,14 +62,15 @@ def test_a_process_gets_the_programs_and_the_topology():
     [arguments] = started.arguments
     assert (arguments.plugin, arguments.cache_directory) == ("/p.so", "/cache")
     assert (arguments.topology, arguments.target) == ("a fake", "fake plugin, Fake")
-    assert arguments.priority == "idle"
+    assert (arguments.priority, arguments.cores) == ("idle", FEW_CORES)
+    assert arguments.visible_devices == ""
     assert started.codes == [[b"first", b"second"]]
     [line] = logs
     assert (line["event"], line["version"], line["programs"]) == ("programs_compiled", 7, 2)
 
 
 def test_nothing_is_compiled_beside_a_start():
-    runs = CompileRuns(SETTINGS, SystemClock())
+    runs = CompileRuns(ARGUMENTS, program_runs(lambda *_: FakeChild()), SystemClock())
     assert not runs.may_compile(ACCELERATOR)
     runs.start()
     assert runs.may_compile(ACCELERATOR)
@@ -107,7 +106,7 @@ def test_the_server_compiles_what_a_process_fails_to(status: int):
 
 
 def test_the_server_compiles_what_hangs_in_a_process():
-    started = Started(replace(SETTINGS, seconds_max=0.01))
+    started = Started(seconds_max=0.01)
     started.status = None
     with capture_logs() as logs:
         started.run()
@@ -129,7 +128,7 @@ def test_a_process_without_a_compiler_is_given_up(status: int):
 
 
 def test_a_process_that_hangs_at_once_is_given_up():
-    started = Started(replace(SETTINGS, seconds_max=0.01))
+    started = Started(seconds_max=0.01)
     started.status, started.begun = None, 0
     with capture_logs():
         started.run()
@@ -138,7 +137,7 @@ def test_a_process_that_hangs_at_once_is_given_up():
 
 
 def test_a_hang_in_a_program_gives_nothing_up():
-    started = Started(replace(SETTINGS, seconds_max=0.01))
+    started = Started(seconds_max=0.01)
     started.status = None
     with capture_logs():
         for _ in range(3):

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from serving.base.visible_devices import visible_devices
 from serving.monitoring import gpu_sensors
 from serving.monitoring.gpu_sensors import (
     GpuFigures,
     GpuSensors,
     Nvml,
     open_gpus,
-    visible_devices,
 )
 from tests.unit.fakes.clocks import FakeClock
 
@@ -91,7 +91,8 @@ def test_a_sensor_that_is_missing_is_none() -> None:
     ],
 )
 def test_devices_are_the_visible_gpus_in_order(visible: str | None, devices: list[str]) -> None:
-    assert visible_devices(visible, 2) == devices
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert visible_devices(2, environment) == devices
 
 
 def test_a_gpu_that_cannot_be_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

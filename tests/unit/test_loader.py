@@ -37,8 +37,10 @@ from serving.loading.installed_ops import InstalledOps
 from serving.loading.load import CheckedLoad
 from serving.loading.load_checks import missing_ops_message
 from serving.loading.loader import LoadSettings, WarmUp
+from serving.loading.program_process import Arguments
 from serving.loading.side_choices import SideChoices
-from serving.loading.trial_process import TrialRuns, TrialSettings
+from serving.loading.trial_process import TrialRuns
+from tests.unit.fakes.children import FakeChild, program_runs
 from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import (
     FakeAccelerator,
@@ -387,10 +389,9 @@ UNTUNED = replace(ACCELERATED, untuned_rows=(1,))
 
 def tuned_later() -> tuple[Autotuning, AcceleratorUse]:
     """Autotuning that was not started, and its use of an accelerator."""
-    settings = TrialSettings(
-        plugin="/p.so", cache_directory="/cache", memory_share=0.05, seconds_max=30
-    )
-    autotuning = Autotuning(TrialRuns(settings, SystemClock()), StatusError, SystemClock())
+    runs = program_runs(lambda *_: FakeChild())
+    trials = TrialRuns(Arguments("/p.so", "/cache", memory_share=0.05), runs)
+    autotuning = Autotuning(trials, StatusError, SystemClock())
     return autotuning, replace(ACCELERATOR_USE, autotuning=autotuning)
 
 

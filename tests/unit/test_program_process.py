@@ -31,7 +31,9 @@ def test_programs_cross_to_another_process():
 
 
 def test_arguments_cross_to_another_process():
-    odd = ARGUMENTS._replace(cache_directory=os.fsdecode(b"/caf\xe9"), topology='name: "GPU"\n')
+    odd = ARGUMENTS._replace(
+        cache_directory=os.fsdecode(b"/caf\xe9"), topology='name: "GPU"\n', cores=[6, 7]
+    )
     assert Arguments.of(odd.text()) == odd
 
 
@@ -39,7 +41,7 @@ def test_arguments_cross_to_another_process():
 def plane(monkeypatch: pytest.MonkeyPatch) -> FakePlane:
     plane = FakePlane()
     monkeypatch.setattr(program_process, "native_module", lambda: plane)
-    monkeypatch.setattr(program_process, "_give_way", lambda priority: None)
+    monkeypatch.setattr(program_process, "_give_way", lambda *_: None)
     monkeypatch.setattr(program_process, "stop_at_eof", lambda descriptor, stop: None)
     monkeypatch.setattr(sys, "stdin", open(os.devnull))  # noqa: SIM115
     return plane
@@ -82,7 +84,8 @@ def spawned(
     monkeypatch.setattr(program_process, "_MODULE", "fake_programs")
     monkeypatch.syspath_prepend(tmp_path)
     stderr = os.memfd_create("stderr")
-    child = spawn_programs(ARGUMENTS, PROGRAMS, visible_devices="0", stderr=stderr)
+    arguments = ARGUMENTS._replace(visible_devices="0")
+    child = spawn_programs(arguments, PROGRAMS, stderr)
     assert isinstance(child, ChildProcess)
     return child, stderr
 
@@ -107,7 +110,11 @@ def test_program_process_gives_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     script = (
         "import os\n"
         "from serving.loading.program_process import _give_way\n"
-        "_give_way('idle')\n"
+        "core = min(os.sched_getaffinity(0))\n"
+        "_give_way('idle', [core])\n"
+        "print(os.sched_getaffinity(0) == {core})\n"
+        "_give_way('idle', [])\n"
+        "print(os.sched_getaffinity(0) == {core})\n"
         "print(os.sched_getscheduler(0) == os.SCHED_IDLE, os.getpgid(0) == os.getpid())\n"
         "print(os.getsid(0) == os.getpid(), open('/proc/self/oom_score_adj').read().strip())\n"
     )
@@ -115,7 +122,7 @@ def test_program_process_gives_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert child.wait(30) == 0
     with os.fdopen(stderr, "rb") as said:
         said.seek(0)
-        assert said.read().decode() == "True True\nFalse 1000\n"
+        assert said.read().decode() == "True\nTrue\nTrue True\nFalse 1000\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -124,7 +131,7 @@ def test_a_process_that_cannot_rise_is_not_idle(monkeypatch: pytest.MonkeyPatch,
         "import os\n"
         "from serving.loading.program_process import _give_way\n"
         "os.setuid(65534)\n"
-        "_give_way('idle')\n"
+        "_give_way('idle', [])\n"
         "print(os.sched_getscheduler(0) == os.SCHED_OTHER, os.getpriority(os.PRIO_PROCESS, 0))\n"
     )
     child, stderr = spawned(monkeypatch, tmp_path, script)

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,22 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from serving.base.clock import SystemClock
 from serving.core.cancellation import Cancellation
 from serving.core.servable import ServableId
 from serving.loading.child_process import Child
+from serving.loading.program_process import Arguments
 from serving.loading.trial_process import (
     TrialRuns,
     Trials,
-    TrialSettings,
     trial_memory_share,
     visible_device,
 )
-from tests.unit.fakes.children import FakeChild, Immortal
+from tests.unit.fakes.children import FEW_CORES, FakeChild, Immortal, program_runs
 
-SETTINGS = TrialSettings(
-    plugin="/p.so", cache_directory="/cache", memory_share=0.05, seconds_max=30
-)
+ARGUMENTS = Arguments("/p.so", "/cache", memory_share=0.05)
 TRIALS = Trials(ServableId("m", 7), "0", [b"first", b"second"])
 
 
@@ -38,19 +34,21 @@ def all_of_them() -> Sequence[bytes]:
 class Started:
     """Runs of trials with fake processes."""
 
-    def __init__(self, settings: TrialSettings = SETTINGS) -> None:
+    def __init__(self, seconds_max: float = 30) -> None:
         self.children: list[FakeChild] = []
+        self.arguments: list[Arguments] = []
         self.programs: list[Sequence[bytes]] = []
-        self.runs = TrialRuns(settings, SystemClock(), self._spawn)
+        self.runs = TrialRuns(ARGUMENTS, program_runs(self._spawn, seconds_max))
         self.come = threading.Semaphore(0)
         self.on_spawn: Callable[[FakeChild, int], None] = lambda child, stderr: None
 
     def run(self, trials: Trials = TRIALS, *unfinished: bytes) -> str:
         return self.runs.run(trials, Cancellation(), lambda: unfinished or trials.programs)
 
-    def _spawn(self, settings: TrialSettings, trials: Trials, stderr: int) -> Child:
+    def _spawn(self, arguments: Arguments, programs: Sequence[bytes], stderr: int) -> Child:
         child = FakeChild()
-        self.programs.append(trials.programs)
+        self.arguments.append(arguments)
+        self.programs.append(programs)
         self.on_spawn(child, stderr)
         self.children.append(child)
         self.come.release()
@@ -63,7 +61,8 @@ def _end(status: int | None, child: FakeChild, stderr: int) -> None:
         child.end(status)
 
 
-def test_trials_that_end_well_are_logged():
+def test_trials_that_end_well_are_logged(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     started = Started()
     started.on_spawn = partial(_end, 0)
     with capture_logs() as logs:
@@ -71,6 +70,8 @@ def test_trials_that_end_well_are_logged():
     [line] = logs
     assert (line["event"], line["model"], line["version"]) == ("autotuned", "m", 7)
     assert (line["programs"], line["device"]) == (2, "0")
+    [arguments] = started.arguments
+    assert arguments == ARGUMENTS._replace(cores=FEW_CORES, visible_devices="0")
 
 
 def test_trials_that_fail_say_what_they_wrote():
@@ -128,7 +129,7 @@ def test_trials_that_cannot_start_fail():
 
 
 def test_trials_that_hang_are_killed():
-    started = Started(replace(SETTINGS, seconds_max=0.01))
+    started = Started(seconds_max=0.01)
     with capture_logs() as logs:
         reason = started.run()
     assert started.children[0].is_ended
@@ -141,10 +142,7 @@ def test_trials_wait_for_a_process_that_remains():
     held = Immortal()
     children: list[FakeChild] = [held]
 
-    def spawn(settings: TrialSettings, trials: Trials, stderr: int) -> Child:
-        return children.pop()
-
-    runs = TrialRuns(replace(SETTINGS, seconds_max=0.01), SystemClock(), spawn)
+    runs = TrialRuns(ARGUMENTS, program_runs(lambda *_: children.pop(), seconds_max=0.01))
     with capture_logs():
         assert "was killed" in runs.run(TRIALS, Cancellation(), all_of_them)
         for _ in range(3):
@@ -173,7 +171,7 @@ def test_trials_that_are_cancelled_end_their_process():
 def test_a_cancel_waits_ten_seconds_at_most():
     cancellation = Cancellation()
     held = Immortal(cancellation.cancel)
-    runs = TrialRuns(replace(SETTINGS, seconds_max=900), SystemClock(), lambda *_: held)
+    runs = TrialRuns(ARGUMENTS, program_runs(lambda *_: held, seconds_max=900))
     assert runs.run(TRIALS, cancellation, all_of_them)
     assert held.waits == [1, 10]
     assert "has not ended yet" in runs.run(TRIALS, cancellation, all_of_them)
@@ -182,7 +180,7 @@ def test_a_cancel_waits_ten_seconds_at_most():
 @given(st.lists(st.sampled_from(["well", "badly", "never", "cancelled"]), max_size=8))
 def test_trials_end_every_process(ends: Sequence[str]):
     statuses = {"well": 0, "badly": 1}
-    started = Started(replace(SETTINGS, seconds_max=0.02))
+    started = Started(seconds_max=0.02)
     with capture_logs():
         for index, end in enumerate(ends):
             cancellation = Cancellation()

@@ -3,6 +3,21 @@
 import threading
 from collections.abc import Callable
 
+from serving.base.clock import Clock, SystemClock
+from serving.loading.core_loan import CoreLender
+from serving.loading.program_runs import ProgramRuns, Spawn
+from tests.unit.fakes.cores import FakeThreads, one_node
+
+FEW_CORES = [0]
+"""The cores of a process of `program_runs`."""
+
+
+def program_runs(spawn: Spawn, seconds_max: float = 30, clock: Clock | None = None) -> ProgramRuns:
+    """Runs of processes that `spawn` starts, beside a server that has one core, and lends none."""
+    clock = clock or SystemClock()
+    cores = CoreLender(FakeThreads(FEW_CORES), clock, one_node)
+    return ProgramRuns(seconds_max, cores, clock, spawn)
+
 
 class FakeChild:
     """A process that ends when a test says so, or when it is killed."""
