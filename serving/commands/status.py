@@ -109,6 +109,7 @@ _BLOCK_TEXTS = {
     "canary": "blocked: rolled back by its canary figures",
     "crash": "blocked: it crashed the server",
     "failure": "blocked: its load failed",
+    "gate": "blocked: a gate refused it",
 }
 
 

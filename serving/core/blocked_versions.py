@@ -18,6 +18,7 @@ class BlockedBy(Enum):
     OPERATOR = "operator"  # a person's rollback: until a person allows it
     CANARY = "canary"  # a canary's figures: until a person allows it
     CRASH = "crash"  # the server died while it ran or loaded it: until a person allows it
+    GATE = "gate"  # gates refused it: until its files or the settings of these gates change
     FAILURE = "failure"  # its load failed after its predecessor was gone: until its files or settings change
 
 
@@ -40,7 +41,7 @@ class BlockedVersion:
 
         Such a block outlives the process and a change of the files.
         """
-        return self.by is not BlockedBy.FAILURE
+        return self.by not in (BlockedBy.FAILURE, BlockedBy.GATE)
 
     def wait_ns(self, now_wall_ns: int) -> int:
         """The time for which it must not serve even as the fallback; 0 if it may.

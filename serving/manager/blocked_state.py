@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from serving.core.blocked_versions import BlockedVersion, BlockedVersions, crashed_of
+from serving.core.blocked_versions import BlockedBy, BlockedVersion, BlockedVersions, crashed_of
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class BlockedState:
     def crashed(self) -> frozenset[int]:
         """The versions that have crashed an earlier process."""
         return frozenset(crashed_of(self.by_version))
+
+    @property
+    def refused(self) -> frozenset[int]:
+        """The versions that gates have refused."""
+        return frozenset(key for key, item in self.by_version.items() if item.by is BlockedBy.GATE)
 
     @cached_property
     def left_out(self) -> frozenset[int]:

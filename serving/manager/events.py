@@ -7,10 +7,11 @@ follows next.
 from collections.abc import Mapping
 
 from serving.base.errors import MillpondError, StatusCode
+from serving.core.blocked_versions import BlockedBy
 from serving.core.model_settings import GateMode, ModelSettings
 from serving.core.servable import END, AspiredVersion, LoadStage, ServableStatus
 from serving.data_plane.servables import Servable
-from serving.manager.blocking import notify_blocked, unblock, update_fallback
+from serving.manager.blocking import block, notify_blocked, unblock, update_fallback
 from serving.manager.canary_turns import change_canary
 from serving.manager.failed_loads import without_changed_files
 from serving.manager.harness import LoaderHarness
@@ -129,6 +130,19 @@ def load_failed(turn: Turn, version: int, error: MillpondError) -> None:
     _log_failure(turn, harness)
     if harness.state is END:
         end_failed_swap(turn, harness)
+        _block_refused(turn, version)
+
+
+def _block_refused(turn: Turn, version: int) -> None:
+    """Blocks a version that gates have refused, until its files or the settings of these gates change.
+
+    Later it may be loaded when no predecessor serves that it could be compared with, as by a rollback or a
+    withdrawal of the versions above it, and would pass.
+    """
+    failed = turn.state.failed.get(version)
+    if failed is not None and failed.refused_by and version not in turn.state.blocks:
+        reason = turn.state.harnesses[version].status.health.message
+        block(turn, {version}, BlockedBy.GATE, reason)
 
 
 def _log_failure(turn: Turn, harness: LoaderHarness) -> None:

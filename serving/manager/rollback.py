@@ -37,7 +37,9 @@ def roll_back(
     earlier = max(lower - state.unverified or lower, default=None)
     if earlier is None:
         _check_cold(turn, current, is_cold_allowed)
-    known = state.harnesses.keys() | {item.version for item in state.selected}
+    known = (
+        state.harnesses.keys() | {item.version for item in state.selected} | state.blocks.refused
+    )
     versions = frozenset(version for version in known if version >= current)
     until = "an earlier one is loaded" if earlier is None else "now"
     blocked = _blocked_by_rollback(state, versions, current, until=until)

@@ -320,7 +320,7 @@ VERSION_BLOCKED = MetricFamily(
     name="serving_version_blocked",
     kind="gauge",
     labels=("model", "version", "by"),
-    help="1 while a version is blocked: by an operator, a canary, a crash of the server or a failure. "
+    help="1 while a version is blocked: by an operator, a canary, a crash of the server, a gate or a failure. "
     "Other versions have no series.",
 )
 ROUTING_SHARE = MetricFamily(

@@ -179,6 +179,30 @@ def test_requests_predecessor_fails_do_not_count(add: AddModel, exports: dict[st
     assert model.logged("gate_not_passed", version=3, gate="self_warm_up") == []
 
 
+def test_rollback_passes_over_a_refused_version(add: AddModel, exports: dict[str, Path]):
+    model = add()
+    drop(exports["renamed"], model.base_path, 2)
+    assert_refused(model, "signature")
+    drop(exports["wide"], model.base_path, 3)
+    model.wait_for_states({1: END, 3: AVAILABLE})
+    with caller_to(model.server.target) as caller, Client(model.server.admin_target) as client:
+        client.rollback(model.name, is_cold_allowed=True)
+        model.wait_for_states({1: AVAILABLE, 3: END})
+        assert ask(caller, model, 4) == 1
+
+
+def test_withdrawal_passes_over_a_refused_version(add: AddModel, exports: dict[str, Path]):
+    model = add()
+    drop(exports["renamed"], model.base_path, 2)
+    assert_refused(model, "signature")
+    drop(exports["wide"], model.base_path, 3)
+    model.wait_for_states({1: END, 3: AVAILABLE})
+    (model.base_path / "3").rename(model.base_path / "withdrawn")
+    model.wait_for_states({1: AVAILABLE, 3: END})
+    with caller_to(model.server.target) as caller:
+        assert ask(caller, model, 4) == 1
+
+
 def test_returning_version_passes_with_any_signature(add: AddModel, exports: dict[str, Path]):
     model = add(refusing("off"))
     drop(exports["renamed"], model.base_path, 2)

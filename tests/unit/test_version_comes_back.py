@@ -249,6 +249,33 @@ def test_unaspired_refused_version_is_not_retried() -> None:
     assert (world.states(), len(world.loading.loads)) == ({1: AVAILABLE, 2: END}, 2)
 
 
+def test_refused_version_is_blocked_for_later_too() -> None:
+    world = world_of_a_refusal()
+    assert world.blocked_versions["m"] == frozenset({2})
+    world.settle(3)
+    # Without the block its next load would be compared with no predecessor, because 3 is newer.
+    world.settle(2, 3)
+    world.settle(2)
+    assert (world.states()[2], world.states()[3]) == (END, AVAILABLE)
+
+
+def test_refused_version_is_loaded_once_it_is_allowed() -> None:
+    world = world_of_a_refusal()
+    world.manager.allow("m", 2)
+    world.settle(2)
+    assert world.blocked_versions["m"] == frozenset()
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_refused_version_is_loaded_with_other_files() -> None:
+    world = world_of_a_refusal()
+    world.manager.found_anew("m", 2)
+    world.aspire(2, found_at_ns=7)
+    world.manager.tick()
+    world.run_all()
+    assert world.states() == {1: END, 2: AVAILABLE}
+
+
 def test_refused_version_without_cover_retries() -> None:
     resource = replace(ENFORCED, aspired_version_policy=PolicyName.RESOURCE)
     world = world_of_a_refusal(resource)

@@ -13,7 +13,7 @@ from typing import Any
 from serving.base.clock import NS_PER_SECOND, Now
 from serving.base.errors import DoesNotFitBeside, FailedPrecondition, MillpondError, StatusCode
 from serving.core.blocked_versions import BlockedBy, BlockedVersion, BlockedVersions
-from serving.core.model_settings import CanarySettings, ModelSettings, PolicyName
+from serving.core.model_settings import CanarySettings, GateMode, ModelSettings, PolicyName
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -26,6 +26,7 @@ from serving.core.servable import (
     ServableState,
 )
 from serving.core.version_selection import All, Latest, Specific, VersionSelection, select_unblocked
+from serving.gates.gates import Gate, verdict_of
 from serving.manager import blocking, canary_turns, events
 from serving.manager.blocked_state import BlockedState
 from serving.manager.decision import decide
@@ -46,14 +47,23 @@ from serving.manager.turn import (
     StopLoad,
     Turn,
 )
-from tests.unit.fakes.errors import permanent, transient
+from tests.unit.fakes.errors import permanent, refused_by_a_gate, transient
 from tests.unit.fakes.requests import FakeStatistics
 
 Failures = list[Callable[[], MillpondError]]
 
 VERSIONS = (1, 2, 3, 4)
 # The failures of the first loads of a version: mostly none, or more than there are retries.
-FAILURES: tuple[Failures, ...] = ([], [], [], [permanent], [transient], [transient] * 4)
+FAILURES: tuple[Failures, ...] = (
+    [],
+    [],
+    [],
+    [],
+    [permanent],
+    [transient],
+    [transient] * 4,
+    [refused_by_a_gate],
+)
 RETRY_SECONDS = 60
 KEEP_SECONDS = 30
 CRASH_SECONDS = 8
@@ -136,6 +146,7 @@ class WhoMayAnswer:
 _CONTAINERS = (
     *("states", "found_at_ns", "loading", "stopped", "unloading"),
     *("has_lacked_memory", "had_room", "requests", "ceased_at_ns", "story"),
+    "refused_at_ns",
 )
 
 
@@ -167,6 +178,8 @@ class DecidedStream:
         self.unloading: set[int] = set()
         # Versions whose loads fail, so many times; and the versions that fit beside each other.
         self.broken: dict[int, Failures] = {}
+        # When the files were found that gates have refused: a later load might have no predecessor, and pass.
+        self.refused_at_ns: dict[int, int] = {}
         self.capacity = random.choice((1, 2, 9, 9))
         self.has_lacked_memory: set[int] = set()
         # Was there a version that could be unloaded for the load of this version, which did not fit?
@@ -251,6 +264,15 @@ class DecidedStream:
         self.operate(lambda turn: roll_back(turn, is_cold_allowed=True))
         self.finish()
 
+    def roll_back_past_a_refused_version(self) -> None:
+        """A cold rollback may find the version before on disk, which gates have refused."""
+        self.drop(3, [refused_by_a_gate])
+        self.finish()
+        self.drop(4, [])
+        self.finish()
+        self.operate(lambda turn: roll_back(turn, is_cold_allowed=True))
+        self.finish()
+
     def move_label(self) -> None:
         """Moves a label from one ready version to another."""
         for version in self.state.ready_versions[-2:]:
@@ -284,6 +306,8 @@ class DecidedStream:
 
     def draw_allowance(self) -> None:
         version = self.random.choice(VERSIONS)
+        if version in self.state.blocks:
+            self.refused_at_ns.pop(version, None)
         self.operate(lambda turn: blocking.allow(turn, version))
 
     def draw_requests(self) -> None:
@@ -350,6 +374,7 @@ class DecidedStream:
             blocks=BlockedState(blocks),
         )
         self.model, self.states, self.sent = WhoMayAnswer(), {}, ()
+        self.refused_at_ns = {}
         self.loading, self.stopped, self.unloading = set(), set(), set()
         self.requests, self.due_ns = {}, None
         self.answered, self.ceased_at_ns = None, {}
@@ -493,6 +518,8 @@ class DecidedStream:
         assert version in aspired, f"{version} is loaded though it is not aspired"
         others = aspired - blocked - self.in_state(END)
         assert version not in blocked or not others, f"{version} is loaded though blocked"
+        is_refused = self.refused_at_ns.get(version, 0) == self.found_at_ns.get(version)
+        assert not is_refused, f"{version} is loaded again though gates refused it"
         if self.state.settings.aspired_version_policy is PolicyName.RESOURCE:
             beside = self.surplus(AVAILABLE, UNLOADING)
             assert not beside, f"memory for {version} is asked for beside {beside}"
@@ -515,11 +542,21 @@ class DecidedStream:
             # The manager frees it, even if it was stopped too late.
             error = transient("it was stopped")
         if error is not None:
-            self.event(lambda turn: events.load_failed(turn, version, error))
+            self.event(lambda turn: self.fail(version, error, turn))
         else:
             self.requests.pop(version, None)
             self.event(partial(self.publish, version))
         self.poll()
+
+    def fail(self, version: int, error: MillpondError, turn: Turn) -> None:
+        """The load of a version has failed, perhaps because an enforced gate refused the version."""
+        harness = turn.state.harnesses[version]
+        if isinstance(error, FailedPrecondition):
+            verdict = verdict_of(Gate.FINITE, GateMode.ENFORCE, ["NaN"])
+            turn.state = turn.state.with_harness(harness.gate_ended(verdict))
+            if not harness.is_cancelled:
+                self.refused_at_ns[version] = harness.aspired.found_at_ns
+        events.load_failed(turn, version, error)
 
     def publish(self, version: int, turn: Turn) -> None:
         """The load of a version has ended, and the serving map takes the version."""
@@ -686,7 +723,8 @@ _EVENTS: tuple[tuple[float, Callable[[DecidedStream], None]], ...] = (
     (0.06, DecidedStream.draw_due_time),
     (0.10, DecidedStream.draw_load_end),
     (0.08, DecidedStream.draw_unload_end),
-    (0.06, DecidedStream.finish),
+    (0.04, DecidedStream.finish),
+    (0.02, DecidedStream.roll_back_past_a_refused_version),
     (0.02, DecidedStream.restart),
 )
 
