@@ -53,6 +53,9 @@ class Arenas:
 
     The versions hold their private bytes and the pool's held tables, each table once. Tables may outlive the
     version that read them, so no version is charged for one.
+
+    A model whose version was unloaded for its next load keeps the *room* of that version until a version of it is
+    loaded: otherwise another model could take that memory, and the first one would have no version at all.
     """
 
     def __init__(
@@ -64,6 +67,10 @@ class Arenas:
         self._lock = threading.Lock()
         self._promised_bytes: dict[ServableId, int] = {}
         self._charges: dict[ServableId, _Charge] = {}
+        # The versions that are loaded, and the rooms: the bytes of versions that were unloaded so that a load of
+        # their model, by name, has them.
+        self._loaded: set[ServableId] = set()
+        self._rooms: dict[str, int] = {}
         # The bytes that the warm-up of each model's last version took beside its parameters, by name.
         self._warm_up_bytes: dict[str, int] = {}
         self._reported_refusal = ""
@@ -113,6 +120,8 @@ class Arenas:
         """
         with self._lock:
             self._promised_bytes.pop(servable_id, None)
+            self._loaded.add(servable_id)
+            self._rooms.pop(servable_id.name, None)
             self._pool.expect(servable_id.name, servable, serving_count)
             has_room = self._refill()
         if not has_room:
@@ -129,16 +138,24 @@ class Arenas:
         with self._lock:
             self._warm_up_bytes[servable_id.name] = max(0, peak_bytes)
 
-    def unloaded(self, servable_id: ServableId) -> None:
-        """Records that the version is unloaded and its memory is free."""
+    def unloaded(self, servable_id: ServableId, *, makes_room: bool = False) -> None:
+        """Records that the version is unloaded and its memory is free.
+
+        If it `makes_room`, and no version of its model is loaded, that memory is for its model alone.
+        """
+        name = servable_id.name
         with self._lock:
-            self._charges.pop(servable_id, None)
+            charge = self._charges.pop(servable_id, None)
+            self._loaded.discard(servable_id)
+            if makes_room and charge and all(item.name != name for item in self._loaded):
+                self._rooms[name] = charge.all_bytes
             self._refill()
 
     def forget(self, name: str) -> None:
         """Forgets a model that is no longer served. Memory that no other model needs goes back."""
         with self._lock:
             self._warm_up_bytes.pop(name, None)
+            self._rooms.pop(name, None)
             self._pool.forget(name)
             self._refill()
 
@@ -173,11 +190,23 @@ class Arenas:
         private_bytes = sum(charge.private_bytes for charge in self._charges.values())
         return private_bytes + self._pool.table_statistics().held_bytes
 
+    def _room_bytes(self, name: str) -> int:
+        """The bytes of rooms that are for other models than `name`, and that these do not have yet."""
+        taken = {other: 0 for other in self._rooms if other != name}
+        for servable_id, charge in self._charges.items():
+            if servable_id.name in taken:
+                taken[servable_id.name] += charge.all_bytes
+        return sum(max(0, self._rooms[other] - size) for other, size in taken.items())
+
     def _check_available(self, servable_id: ServableId, plan: MemoryPlan, fresh_bytes: int) -> None:
-        free_bytes = self._free_bytes()
+        free_bytes, room_bytes = self._free_bytes(), self._room_bytes(servable_id.name)
+        if room_bytes:
+            # The memory of rooms may be spare memory by now.
+            spare_bytes = self._pool.statistics().spare_resident_bytes
+            free_bytes -= max(0, room_bytes - spare_bytes)
         if fresh_bytes > free_bytes:
             kept_bytes = self._bytes_without_others(servable_id, self._charges[servable_id])
-            freed_bytes = max(0, self._held_bytes() - kept_bytes)
+            freed_bytes = max(0, self._held_bytes() + room_bytes - kept_bytes)
             fits_alone = fresh_bytes <= free_bytes + freed_bytes
             raise _refusal(
                 fits_alone,
@@ -193,12 +222,20 @@ class Arenas:
     ) -> None:
         """Refuses a version that adds `own_bytes` to the `held_bytes` of before."""
         limit_bytes = self._limits.limit_bytes
+        room_bytes = self._room_bytes(servable_id.name)
+        held_bytes += room_bytes
         if limit_bytes and held_bytes + own_bytes > limit_bytes:
+            rooms = (
+                f" and {_mb(room_bytes)} are for models that unloaded a version"
+                if room_bytes
+                else ""
+            )
             raise _refusal(
                 self._bytes_without_others(servable_id, charge) <= limit_bytes,
                 held_bytes + own_bytes - limit_bytes,
                 f"{servable_id} needs {_mb(own_bytes)} of memory, the loaded versions "
-                f"have {_mb(held_bytes)}, and --model_memory_limit_bytes is {_mb(limit_bytes)}; raise "
+                f"have {_mb(held_bytes - room_bytes)}{rooms}, "
+                f"and --model_memory_limit_bytes is {_mb(limit_bytes)}; raise "
                 "it or serve fewer versions (a swap needs room for two)",
             )
 
@@ -208,11 +245,12 @@ class Arenas:
         A table that versions of another model share counts for each of them, because the pool has one sum for
         all models. Nothing is unloaded in vain for that.
         """
-        return charge.all_bytes + sum(
+        others_bytes = sum(
             other_charge.all_bytes
             for other, other_charge in self._charges.items()
             if other.name != servable_id.name
         )
+        return charge.all_bytes + others_bytes + self._room_bytes(servable_id.name)
 
     def _report_overflow(self, servable_id: ServableId, servable: Servable) -> None:
         if servable.arena_overflow_block_count == 0:

@@ -106,7 +106,8 @@ def _act(turn: Turn, action: Action) -> None:
         turn.log("info", "load_started", version=version)
         turn.effects.append(StartLoad(version))
         return
-    turn.move(harness.begin_unload(turn.now))
+    makes_room = turn.state.swap_of(action) is not None
+    turn.move(harness.begin_unload(turn.now, makes_room=makes_room))
     is_last = not turn.state.ready_versions
     turn.reroute(
         unverified=turn.state.unverified - {version},

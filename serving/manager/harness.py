@@ -102,6 +102,8 @@ class LoaderHarness:
     # True if the load should stop at its next stage.
     is_cancelled: bool = False
     is_leaving: bool = False
+    # True if it is unloaded so that a load of its model has its memory, which no other model may have then.
+    makes_room: bool = False
     # The loaded version while it is AVAILABLE or UNLOADING. No decision reads it.
     held: Servable | None = field(default=None, compare=False, repr=False)
 
@@ -261,9 +263,9 @@ class LoaderHarness:
             ended = self._move(END, now, health=Health.of(_cancelled(self.id)))
         return replace(ended, is_cancelled=True, retry_at_ns=None)
 
-    def begin_unload(self, now: Now) -> "LoaderHarness":
+    def begin_unload(self, now: Now, *, makes_room: bool = False) -> "LoaderHarness":
         """Moves from AVAILABLE to UNLOADING."""
-        return replace(self._move(UNLOADING, now), is_leaving=True)
+        return replace(self._move(UNLOADING, now), is_leaving=True, makes_room=makes_room)
 
     def unloaded(self, now: Now, error: MillpondError | None = None) -> "LoaderHarness":
         """Moves from UNLOADING to END. If `error` is given, some memory was possibly not freed."""

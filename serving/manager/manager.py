@@ -373,8 +373,10 @@ class AspiredVersionsManager:
 
     def _unloaded(self, servable_id: ServableId, error: errors.MillpondError | None) -> None:
         end = partial(events.unloaded, version=servable_id.version, error=error)
+        harness = self._streams.of(servable_id.name).harnesses[servable_id.version]
+        # Before the event, which may start the load that waits for this memory.
+        self._version_memory.unloaded(servable_id, makes_room=harness.makes_room)
         self._event(servable_id.name, end)
-        self._version_memory.unloaded(servable_id)
 
     def _loaded(self, servable_id: ServableId, servable: Servable) -> None:
         """Publishes a loaded version, and reports it AVAILABLE only then, because a client that reads that

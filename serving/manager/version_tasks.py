@@ -31,8 +31,11 @@ _Values = ParamSpec("_Values")
 class VersionMemory(Protocol):
     """Keeps account of the memory of versions (`arenas.Arenas`)."""
 
-    def unloaded(self, servable_id: ServableId) -> None:
-        """Takes a version that is gone. Any thread."""
+    def unloaded(self, servable_id: ServableId, *, makes_room: bool = False) -> None:
+        """Takes a version that is gone. Any thread.
+
+        If it `makes_room`, no other model has its memory until a version of its model is loaded.
+        """
         ...
 
     def forget(self, name: str) -> None:
@@ -43,7 +46,7 @@ class VersionMemory(Protocol):
 class NoVersionMemory:
     """Keeps no account: versions have no memory of their own."""
 
-    def unloaded(self, servable_id: ServableId) -> None:
+    def unloaded(self, servable_id: ServableId, *, makes_room: bool = False) -> None:
         """See `VersionMemory`."""
 
     def forget(self, name: str) -> None:

@@ -62,15 +62,24 @@ def add(host: ModelHost, scale_model: ScaleModel) -> AddModel:
 
 
 @pytest.fixture
+def start_host(start_server: StartServer, tmp_path: Path) -> Callable[[float], ModelHost]:
+    """Starts a server for which so many versions fit into memory."""
+
+    def start(version_count: float) -> ModelHost:
+        limit_bytes = round(VERSION_BYTES * version_count)
+        return ModelHost(start_server, tmp_path, model_memory_limit_bytes=limit_bytes)
+
+    return start
+
+
+@pytest.fixture
 def start_limited(
-    start_server: StartServer, scale_model: ScaleModel, tmp_path: Path
+    start_host: Callable[[float], ModelHost], scale_model: ScaleModel
 ) -> Callable[..., HostedModel]:
     """Starts a server for which `version_count` versions fit into memory, with a model of version 1."""
 
     def start(version_count: float, **settings: object) -> HostedModel:
-        limit_bytes = round(VERSION_BYTES * version_count)
-        host = ModelHost(start_server, tmp_path, model_memory_limit_bytes=limit_bytes)
-        return add_to(host, scale_model, settings)
+        return add_to(start_host(version_count), scale_model, settings)
 
     return start
 
@@ -295,6 +304,27 @@ def test_auto_policy_swaps_in_memory_for_one(
         assert answering_version(caller, model) == 2
     (chosen,) = model.logged("resource_preserving_chosen")
     assert "--model_memory_limit_bytes" in str(chosen["reason"])
+
+
+@pytest.mark.parametrize("policy", ["auto", "resource"])
+def test_two_models_swap_at_once_in_little_memory(
+    start_host: Callable[[float], ModelHost], scale_model: ScaleModel, policy: str
+):
+    """Neither takes the memory that the other has given up for its own next version."""
+    host, settings = start_host(2.5), {"aspired_version_policy": policy}
+    models = one, two = [add_to(host, scale_model, settings) for _ in range(2)]
+    with (
+        scale_clients(one.server.target, one.name).running() as clients_of_one,
+        scale_clients(two.server.target, two.name).running() as clients_of_two,
+    ):
+        clients = (clients_of_one, clients_of_two)
+        for version in range(2, 6):
+            for model in models:
+                write(model, scale_model, version)
+            for model, its_clients in zip(models, clients, strict=True):
+                model.wait_for_states({version: AVAILABLE})
+                its_clients.wait_for_answers_of(version)
+    assert clients_of_one.failures == clients_of_two.failures == []
 
 
 @pytest.mark.parametrize("policy", ["auto", "resource"])

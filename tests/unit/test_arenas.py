@@ -131,6 +131,90 @@ def test_arenas_hold_private_bytes_and_tables_once(
         assert_left(memory, limit - bytes_of(loaded))
 
 
+def test_arenas_room_of_a_model_is_for_no_other() -> None:
+    memory = arenas(FakeSlabPool(), limit=80 * MB)
+    for name in "mn":
+        load(memory, ServableId(name, 1), 32 * MB)
+    memory.unloaded(ServableId("n", 1), makes_room=True)
+    with pytest.raises(DoesNotFitBeside, match=r"have 32\.0 MB and 32\.0 MB are for") as raised:
+        memory.take(ServableId("m", 2), load_of(32 * MB))
+    assert raised.value.missing_bytes == 16 * MB
+    memory.failed(ServableId("m", 2))
+    load(memory, ServableId("n", 2), 32 * MB)
+    memory.unloaded(ServableId("m", 1))
+    load(memory, ServableId("m", 2), 32 * MB)
+
+
+@pytest.mark.parametrize("end", ["loaded", "forget"])
+def test_arenas_room_ends(end: str) -> None:
+    memory = arenas(FakeSlabPool(), limit=80)
+    load(memory, ServableId("n", 1), 64)
+    memory.unloaded(ServableId("n", 1), makes_room=True)
+    if end == "loaded":
+        load(memory, ServableId("n", 2), 1)
+    else:
+        memory.forget("n")
+    load(memory, ServableId("m", 1), 64)
+
+
+def test_arenas_room_lasts_if_the_load_fails() -> None:
+    memory = arenas(FakeSlabPool(), limit=80)
+    load(memory, ServableId("n", 1), 64)
+    memory.unloaded(ServableId("n", 1), makes_room=True)
+    memory.take(ServableId("n", 2), load_of(60))
+    memory.failed(ServableId("n", 2))
+    with pytest.raises(ResourceExhausted):
+        memory.take(ServableId("m", 1), load_of(32))
+    # Version 1 comes back.
+    load(memory, ServableId("n", 1), 64)
+
+
+def test_arenas_version_beside_another_leaves_no_room() -> None:
+    memory = arenas(FakeSlabPool(), limit=80)
+    for version in (1, 2):
+        load(memory, ServableId("n", version), 32)
+    memory.unloaded(ServableId("n", 1), makes_room=True)
+    load(memory, ServableId("m", 1), 48)
+
+
+def test_arenas_room_is_kept_of_the_machines_memory() -> None:
+    # Far more than the spare memory that the pool of tests reports.
+    memory = arenas(FakeSlabPool(), available=100 * MB)
+    load(memory, ServableId("n", 1), 64 * MB)
+    memory.unloaded(ServableId("n", 1), makes_room=True)
+    with pytest.raises(ResourceExhausted):
+        memory.take(ServableId("m", 1), load_of(64 * MB))
+    memory.failed(ServableId("m", 1))
+    load(memory, ServableId("n", 2), 64 * MB)
+
+
+def load(memory: Arenas, servable_id: ServableId, parameter_bytes: int) -> None:
+    memory.take(servable_id, load_of(parameter_bytes))
+    memory.loaded(servable_id, FakeServable(servable_id), serving_count=1)
+
+
+@given(st.lists(st.tuples(st.sampled_from("mno"), st.integers(1, 40)), max_size=40))
+def test_arenas_load_fits_where_a_version_made_room(steps: list[tuple[str, int]]) -> None:
+    memory = arenas(FakeSlabPool(), limit=80)
+    sizes: dict[str, int] = {}
+    rooms: dict[str, int] = {}
+    for number, (name, size) in enumerate(steps, start=1):
+        servable_id = ServableId(name, 1)
+        if name in sizes and number % 2:
+            memory.unloaded(servable_id, makes_room=True)
+            rooms[name] = sizes.pop(name)
+        elif name not in sizes:
+            fits = sum({**sizes, **rooms, name: size}.values()) <= 80
+            assert fits or size > rooms.get(name, 0)
+            with nullcontext() if fits else pytest.raises(ResourceExhausted):
+                load(memory, servable_id, size)
+            if fits:
+                sizes[name] = size
+                rooms.pop(name, None)
+            else:
+                memory.failed(servable_id)
+
+
 def assert_left(memory: Arenas, byte_count: int) -> None:
     """The limit leaves exactly so many bytes."""
     with pytest.raises(ResourceExhausted):

@@ -206,6 +206,23 @@ def test_load_that_is_given_room_has_not_failed() -> None:
     assert "load attempt 2" in world.status(2).health.message
 
 
+@pytest.mark.parametrize("settings", [AUTO, RESOURCE])
+def test_memory_is_free_before_its_load_begins(settings: ModelSettings) -> None:
+    world = world_with(settings)
+    world.settle(1)
+    seen: list[tuple[bool, object]] = []
+
+    def unloaded(servable_id: object, *, makes_room: bool = False) -> None:
+        del servable_id
+        seen.append((makes_room, world.states()[1]))
+
+    world.memory.unloaded = unloaded  # type: ignore[method-assign]
+    world.fail(2, *refused(1 if settings is AUTO else 0))
+    world.settle(2)
+    assert world.states() == {1: END, 2: AVAILABLE}
+    assert seen == [(True, UNLOADING)]
+
+
 def test_load_failed_otherwise_ignores_freed_memory() -> None:
     world = world_with(AVAILABILITY)
     world.settle(1)

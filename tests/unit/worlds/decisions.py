@@ -473,6 +473,10 @@ class DecidedStream:
             assert [status.id.version for status in decision.statuses] == [unloaded]
             assert decision.effects == (StartUnload(unloaded),)
             self.judge_unload(before, unloaded)
+            coming = self.state.aspired.keys() & self.in_state(START, LOADING)
+            if coming and not self.state.ready_versions:
+                # Its model has no version until that load is done, so no other model may have the memory.
+                assert self.state.harnesses[unloaded].makes_room, f"{unloaded} makes no room"
         for status in decision.statuses:
             self.record(status.id.version, status.state)
         for effect in decision.effects:

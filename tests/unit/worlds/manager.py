@@ -43,8 +43,8 @@ class FakeVersionMemory:
     def __init__(self) -> None:
         self.log: list[str] = []
 
-    def unloaded(self, servable_id: ServableId) -> None:
-        self.log.append(f"unloaded {servable_id}")
+    def unloaded(self, servable_id: ServableId, *, makes_room: bool = False) -> None:
+        self.log.append(f"unloaded {servable_id}{' for a load' if makes_room else ''}")
 
     def forget(self, name: str) -> None:
         self.log.append(f"forget {name}")
