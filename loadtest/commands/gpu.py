@@ -168,6 +168,7 @@ def _add_size_options(parser: argparse.ArgumentParser) -> None:
         ("--swap-rows", 32, "rows of a request in swaps and beside a neighbour"),
         ("--swaps", 5, "swaps of each server in the parts swap, tail and delta"),
         ("--many-swaps", 200, "swaps of the part many"),
+        ("--many-rate", 4_000, "requests per second of the part many"),
         ("--tail-rate", 8_400, "requests per second of the part tail"),
         ("--zipf-models", 40, "models of the part zipf"),
         ("--zipf-parameters", 50_000_000, "parameters of each of them"),

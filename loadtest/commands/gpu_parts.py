@@ -121,7 +121,13 @@ def parts_of(bench: Bench, parsed: argparse.Namespace, directory: Path) -> Mappi
         "dense": partial(measure_dense, bench, names=parsed.dense_servers),
         ZIPF: partial(measure_zipf, bench, settings=zipf),
         DELTA: partial(_measure_deltas, bench, deltas=deltas, swaps=parsed.swaps, rows=rows),
-        MANY: partial(measure_many_swaps, bench, swaps=parsed.many_swaps, rows=rows),
+        MANY: partial(
+            measure_many_swaps,
+            bench,
+            swaps=parsed.many_swaps,
+            rows=rows,
+            rate_per_second=parsed.many_rate,
+        ),
     }
 
 

@@ -46,7 +46,6 @@ _ROLLBACK_COUNT = 20
 _LOAD_SECONDS = 400
 # One rollback after so many swaps.
 _SWAPS_PER_ROLLBACK = 10
-_MANY_RATE_PER_SECOND = 500
 # One version in ten is removed in its load, at another moment each time.
 _VERSIONS_PER_REMOVAL = 10
 _REMOVAL_STEP_SECONDS = 0.07
@@ -197,14 +196,16 @@ def _serving_series(
     return server, series
 
 
-def measure_many_swaps(bench: Bench, shown: Figures, swaps: int, rows: int) -> None:
+def measure_many_swaps(
+    bench: Bench, shown: Figures, swaps: int, rows: int, rate_per_second: float
+) -> None:
     """Swaps under load, with rollbacks and with versions that are removed in their load.
 
     Finds the requests that were lost or wrong. Ends before its time does, with fewer swaps then.
     """
     load = bench.ctr_load(rows)
     seconds = swaps * _PLANNED_SWAP_SECONDS
-    plan = load.plan(poisson(_MANY_RATE_PER_SECOND, seconds, seed=1), seed=1)
+    plan = load.plan(poisson(rate_per_second, seconds, seed=1), seed=1)
     with ExitStack() as stack:
         server, series = _serving_series(stack, bench, versions=1)
         generator = stack.enter_context(Generator(plan, server.target))

@@ -84,10 +84,10 @@ class RowProgram::OneRun {
   // False if this process has no memory left for the run, which must not begin then.
   bool has_memory() const { return inputs_ != nullptr; }
 
-  // Starts all steps in its `turn`, and waits for the end of the last one.
+  // Makes all steps in its `turn`, and waits for the inputs' arrival and for the last one's end.
   base::Status Run(const std::vector<char*>& outputs, DeviceTurns::Turn* turn) {
     turn_ = turn;
-    MILLPOND_RETURN_IF_ERROR(StartInputs());
+    MILLPOND_RETURN_IF_ERROR(SendInputs());
     MILLPOND_RETURN_IF_ERROR(Start());
     MILLPOND_RETURN_IF_ERROR(StartOutputs());
     if (ends_early_) {
@@ -102,8 +102,7 @@ class RowProgram::OneRun {
                         RunCounts* counts) {
     turn_ = turn;
     const int64_t began_ns = base::MonotonicNs();
-    MILLPOND_RETURN_IF_ERROR(StartInputs());
-    MILLPOND_RETURN_IF_ERROR(AwaitReady(input_buffers_));
+    MILLPOND_RETURN_IF_ERROR(SendInputs());
     const int64_t arrived_ns = base::MonotonicNs();
     MILLPOND_RETURN_IF_ERROR(Start());
     MILLPOND_RETURN_IF_ERROR(AwaitReady(results_));
@@ -123,7 +122,8 @@ class RowProgram::OneRun {
   }
 
  private:
-  base::Status StartInputs() {
+  // Returns once the inputs are there: see Executable::Run.
+  base::Status SendInputs() {
     const size_t bytes = program_.inputs.bytes;
     const auto word_count = static_cast<int64_t>(bytes / PackedTensors::kWordBytes);
     PJRT_Event* copied = nullptr;
@@ -132,7 +132,7 @@ class RowProgram::OneRun {
     if (!buffer.ok()) return buffer.status();
     copies_.Add(copied);
     input_buffers_.push_back(std::move(buffer.value()));
-    return {};
+    return AwaitReady(input_buffers_);
   }
 
   base::Status Start() {

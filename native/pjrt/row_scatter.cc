@@ -105,6 +105,7 @@ class RowScatter::Steps {
     if (!sent.ok()) return sent.status();
     copies_.Add(copied);
     device_blocks_.push_back(std::move(sent.value()));
+    MILLPOND_RETURN_IF_ERROR(AwaitBlock());
     // Others read the source, and no one the result of the step before.
     std::vector<int64_t> kept;
     if (!table_) kept.push_back(kTableArgument);
@@ -137,6 +138,13 @@ class RowScatter::Steps {
   DeviceBuffer TakeTable() { return std::move(*std::exchange(table_, std::nullopt)); }
 
  private:
+  // Waits until the newest block is there: see Executable::Run.
+  base::Status AwaitBlock() {
+    base::Status arrived;
+    is_gone_ = !device_blocks_.back().AwaitReadyFor(accelerator_.stall_ns(), &arrived);
+    return arrived;
+  }
+
   const Accelerator& accelerator_;
   const DeviceMemory::RunCharge charge_;
   const DeviceBuffer& source_;

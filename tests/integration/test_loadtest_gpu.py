@@ -25,7 +25,14 @@ SIZES = (
     *("--accelerator-rows=1,8", "--table-rows=500", "--dense-parameters=50000", "--rows=1,9"),
     "--rate-rows=1,9",
     *("--tail-rate=100",),
-    *("--dense-rows=8", "--swap-rows=3", "--swaps=1", "--many-swaps=11", "--generators=1"),
+    *(
+        "--dense-rows=8",
+        "--swap-rows=3",
+        "--swaps=1",
+        "--many-swaps=11",
+        "--many-rate=100",
+        "--generators=1",
+    ),
     *("--zipf-models=8", "--zipf-parameters=50000", "--zipf-rate=20", "--zipf-seconds=6"),
 )
 # A table of a delta has 1 MiB or more.

@@ -148,6 +148,7 @@ class DeviceTablesTest : public ::testing::Test {
     EXPECT_EQ(controls_->live_buffers, 0);
     EXPECT_EQ(controls_->live_errors, 0);
     EXPECT_EQ(controls_->misuse_count, 0);
+    EXPECT_EQ(controls_->early_run_count, 0);
     *controls_ = {};
   }
 
@@ -247,6 +248,7 @@ TEST_F(DeviceTablesTest, RowsThatDifferAreSentAlone) {
 
 // The table is copied once, whatever the rows: each step writes over the result of the one before.
 TEST_F(DeviceTablesTest, ManyRowsTakeSeveralStepsAndOneCopy) {
+  controls_->transfer_in_ns = 100'000;
   auto before = Make({{"a", Rows(100), 5}});
   auto after = Make({{"a", Rows(850, 50), 6}});
   ASSERT_TRUE(before->Upload().ok() && after->Upload().ok());

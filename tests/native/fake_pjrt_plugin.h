@@ -54,6 +54,7 @@ struct FakePjrtControls {
   uint32_t late_seed = 1;
   uint32_t late_fails_one_of = 0;  // calls and steps of a late device, on average; 0: none
   int64_t misuse_count = 0;        // uses of freed buffers and of memory that another copy has
+  int64_t early_run_count = 0;     // runs that were started before a copy to an argument had ended
   int64_t refused_count = 0;       // buffers for which there was no memory
   int64_t most_used_bytes = 0;     // what a client has taken from a GPU, which it keeps
   int64_t used_bytes = 0;          // of all buffers together, until nothing uses their memory

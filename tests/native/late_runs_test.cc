@@ -207,6 +207,7 @@ class LateRunsTest : public ::testing::Test {
       answered = Sequence(accelerators.value().front(), seed).Run();
     }
     EXPECT_EQ(controls_->misuse_count, 0) << "seed " << seed;
+    EXPECT_EQ(controls_->early_run_count, 0) << "seed " << seed;
     EXPECT_EQ(controls_->refused_count, 0) << "seed " << seed << ": more was taken than charged";
     EXPECT_EQ(controls_->used_bytes, 0) << "seed " << seed;
     EXPECT_EQ(controls_->live_buffers + controls_->live_events + controls_->live_errors +

@@ -80,6 +80,7 @@ class PjrtTest : public ::testing::Test {
     EXPECT_EQ(controls_->live_events, 0);
     EXPECT_EQ(controls_->live_pins, 0);
     EXPECT_EQ(controls_->live_topologies, 0);
+    EXPECT_EQ(controls_->early_run_count, 0);
     *controls_ = {};  // the next test opens the plugin anew
   }
 
@@ -520,6 +521,17 @@ TEST_F(PjrtTest, RunsAreCountedByTheirPrograms) {
   EXPECT_EQ(figures.run_counts, (std::vector<int64_t>{3, 3}));  // 9 rows are a run of 8 and of 1
   EXPECT_EQ(figures.row_counts, (std::vector<int64_t>{3, 19}));
   EXPECT_EQ(figures.cpu_run_counts, (std::array<int64_t, kCpuReasonCount>{1, 0, 0, 0, 0}));
+}
+
+// Most of the runs are not timed, which would wait for each of their stages.
+TEST_F(PjrtTest, ARunBeginsOnceItsInputsAreThere) {
+  const auto program = MakeProgram(MakeAccelerator(), {4}, 1);
+  controls_->transfer_in_ns = 100'000;
+  for (int run = 0; run < 20; ++run) {
+    EXPECT_EQ(RunOnes(*program, 4), std::vector<float>(4, kFactor));
+  }
+  EXPECT_EQ(controls_->run_count, 20);
+  EXPECT_EQ(controls_->early_run_count, 0);
 }
 
 // The times of a device's own steps are found again, each in its stage.
