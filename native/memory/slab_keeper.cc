@@ -8,8 +8,8 @@
 
 namespace millpond::memory {
 
-SlabKeeper::SlabKeeper(SlabPool* pool, std::function<void()> on_thread_start)
-    : pool_(pool), on_thread_start_(std::move(on_thread_start)) {
+SlabKeeper::SlabKeeper(SlabPool* pool, std::function<void()> on_thread_start, Step idle_step)
+    : pool_(pool), on_thread_start_(std::move(on_thread_start)), idle_step_(std::move(idle_step)) {
   pool_->NotifyOfWork([this] { Wake(); });
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "slab-keeper");
@@ -35,10 +35,15 @@ bool SlabKeeper::WaitUntilIdle(int64_t timeout_ns) {
 void SlabKeeper::Run() {
   if (on_thread_start_) on_thread_start_();
   while (TakeUpWork()) {
-    std::optional<int64_t> pause_ns = pool_->KeepStep();
-    while (pause_ns && Rest(*pause_ns)) pause_ns = pool_->KeepStep();
+    std::optional<int64_t> pause_ns = PerformStep();
+    while (pause_ns && Rest(*pause_ns)) pause_ns = PerformStep();
     FinishWork();
   }
+}
+
+std::optional<int64_t> SlabKeeper::PerformStep() {
+  const std::optional<int64_t> pause_ns = pool_->KeepStep();
+  return pause_ns || !idle_step_ ? pause_ns : idle_step_();
 }
 
 // Waits for work. Returns false if Stop was called.

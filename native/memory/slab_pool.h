@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -81,6 +82,7 @@
 // The threads. Loaders call Take, Expect and Refill. Unloaders call GiveBack, or Quarantine after a
 // leak, and Refill. The control plane calls Forget when a model is gone, and reads the statistics.
 // The keeper (SlabKeeper), one thread of idle priority, calls KeepStep until nothing is left to do.
+// After that it calls Take for tables that it copies ahead, if CanSpare permits (table_store.h).
 // No request thread calls the pool.
 //
 // The steps. A step of the keeper touches or returns at most step_bytes, or pins a piece. Each kind
@@ -181,6 +183,10 @@ class SlabPool {
   // permits the memory of smaller versions that fits, and returns false. Replaces what the last
   // call permitted.
   bool Refill(size_t room_bytes);
+
+  // Returns true if the spares have `bytes` of memory in place besides what owners other than `own`
+  // may need of them. They may be left short by an eighth of `bytes` (kSpareShortShare).
+  bool CanSpare(size_t bytes, const std::set<std::string>& own) const;
 
   // Performs one step of upkeep and returns how long to rest before the next. Returns nullopt if
   // nothing is left to do.

@@ -1,8 +1,13 @@
 #include "native/memory/table_choice.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
+#include <string>
+#include <string_view>
 #include <tuple>
+#include <vector>
 
 namespace millpond::memory {
 namespace {
@@ -51,7 +56,53 @@ ReadReason ReasonOf(const TableWish& wish, const std::vector<TableState>& tables
   return reason;
 }
 
+// The owner, contents and size of a table, which its copies have in common.
+using CopyKey = std::tuple<std::string_view, std::string_view, size_t>;
+
+CopyKey KeyOf(const TableState& table) { return {table.owner, table.contents, table.bytes}; }
+
+// Returns the table without a holder that a copy of `source` may replace. `held`: those that may
+// not be replaced, because the next load may want a copy of them.
+std::optional<size_t> FindReplaceable(const TableState& source, const std::set<CopyKey>& held,
+                                      const std::vector<TableState>& tables) {
+  std::optional<size_t> found;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const TableState& table = tables[i];
+    if (table.owner != source.owner || table.bytes != source.bytes || table.holder_count > 0) {
+      continue;
+    }
+    if (!table.contents.empty() && held.count(KeyOf(table)) > 0) continue;
+    constexpr TableUse kUse = TableUse::kOverwrite;
+    if (found && Rank(kUse, tables[*found]) <= Rank(kUse, table)) continue;
+    found = i;
+  }
+  return found;
+}
+
 }  // namespace
+
+std::optional<TableChoice> ChooseCopyAhead(const std::vector<TableState>& tables,
+                                           const std::map<std::string, size_t>& room_bytes) {
+  std::set<CopyKey> held;
+  std::set<CopyKey> free;
+  for (const TableState& table : tables) {
+    (table.holder_count > 0 ? held : free).insert(KeyOf(table));
+  }
+  for (const TableState& table : tables) {
+    const auto room = room_bytes.find(table.owner);
+    if (room == room_bytes.end() || !table.is_written || table.contents.empty()) continue;
+    if (table.holder_count == 0 || free.count(KeyOf(table)) > 0) continue;
+    TableChoice choice;
+    choice.source = FindSource({table.owner, table.contents, table.bytes, true}, tables);
+    if (const auto replaced = FindReplaceable(table, held, tables)) {
+      choice.use = TableUse::kOverwrite;
+      choice.index = *replaced;
+      return choice;
+    }
+    if (room->second >= table.bytes) return choice;
+  }
+  return std::nullopt;
+}
 
 TableChoice ChooseTable(const TableWish& wish, const std::vector<TableState>& tables) {
   std::optional<TableChoice> best;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct TableState {
   int64_t changed_row_count = 0;  // rows that an init op has written over, and that can be undone
   int holder_count = 0;           // of loads and versions
   uint64_t released_at = 0;       // orders the tables by the moment when their last holder let go
+  bool is_written = false;        // the init op of its version may write rows of it
 };
 
 // How a load gets a table.
@@ -60,6 +62,17 @@ struct TableChoice {
 // - Copies a table only if none can be shared or undone, and the one with the fewest changed rows.
 // - Reads the checkpoint only if no table has the wanted contents.
 TableChoice ChooseTable(const TableWish& wish, const std::vector<TableState>& tables);
+
+// Decides which held table is copied ahead, for the next load that writes its rows. Returns a
+// choice of kOverwrite or kFresh with a source, or nullopt if nothing is to be copied.
+// `room_bytes`: the fresh memory that a copy may take, by owner. Nothing is copied of others.
+//
+// Promises:
+// - Copies only a table with a holder and known contents, of which the next load may write rows.
+//   No table without a holder has these contents. So the load would make the same copy.
+// - Writes over a table without a holder only if no held table of the owner has its contents.
+std::optional<TableChoice> ChooseCopyAhead(const std::vector<TableState>& tables,
+                                           const std::map<std::string, size_t>& room_bytes);
 
 // Returns the indices of the tables that are dropped, in this order. At most `kept_count` times the
 // bytes of the owner with the largest version may have no holder. A table with unknown contents

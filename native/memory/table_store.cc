@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 namespace millpond::memory {
@@ -9,6 +10,20 @@ namespace {
 
 // A log that is longer costs more than reading the table.
 constexpr size_t kLoggedRowsShare = 4;
+
+// A copy ahead takes ten seconds, as a restore beside requests does. It is never slower than what
+// requests do not notice, and never so fast that it takes much of the memory's bandwidth.
+constexpr size_t kCopySeconds = 10;
+constexpr size_t kCopyBytesPerSecondMin = 250'000'000;
+constexpr size_t kCopyBytesPerSecondMax = 1'000'000'000;
+// Undoing so many rows takes about as long as copying a piece.
+constexpr size_t kUndoneRowCount = 1024;
+
+int64_t CopyRestNs(size_t written_bytes) {
+  const size_t pace =
+      std::clamp(written_bytes / kCopySeconds, kCopyBytesPerSecondMin, kCopyBytesPerSecondMax);
+  return static_cast<int64_t>(TableStore::kCopyPieceBytes * 1'000'000'000 / pace);
+}
 
 // The pool's name for the written tables of a model. No model has a line feed in its name.
 std::string WrittenOwner(const std::string& owner) { return owner + "\nwritten tables"; }
@@ -23,7 +38,23 @@ size_t TableSlabBytes(size_t bytes, size_t row_bytes) {
   return LogOffset(bytes) + RoundUp(TableStore::LogBytesMax(bytes, row_bytes), kSlabUnitBytes);
 }
 
+// Returns the memory that is missing for a copy of an owner's written tables besides those of the
+// versions that it serves at rest. `slab_bytes`: of all tables that it has.
+size_t MissingBytes(const VersionTables& version, size_t slab_bytes) {
+  const size_t wanted_bytes =
+      version.slab_bytes + version.written_slab_bytes * static_cast<size_t>(version.serving_count);
+  return std::min(version.written_slab_bytes, wanted_bytes - std::min(wanted_bytes, slab_bytes));
+}
+
 }  // namespace
+
+void VersionTables::Add(size_t table_bytes, size_t row_bytes, bool is_written) {
+  bytes += table_bytes;
+  slab_bytes += LogOffset(table_bytes);
+  if (!is_written) return;
+  written_slab_bytes += LogOffset(table_bytes);
+  log_bytes_max += TableSlabBytes(table_bytes, row_bytes) - LogOffset(table_bytes);
+}
 
 TableHold::~TableHold() { store_->Release(table_); }
 
@@ -70,8 +101,11 @@ void TableClaim::BeginLog() {
   table_->log_count = 0;
 }
 
-void TableClaim::Copy(size_t offset, size_t count) {
-  std::memcpy(data() + offset, source_->slab->start() + offset, count);
+size_t TableClaim::CopyNext(size_t count) {
+  count = std::min(count, bytes_ - copied_bytes_);
+  std::memcpy(data() + copied_bytes_, source_->slab->start() + copied_bytes_, count);
+  copied_bytes_ += count;
+  return count;
 }
 
 void TableClaim::EndOverwrite() {
@@ -136,15 +170,57 @@ TableStore::~TableStore() {
   for (auto& table : tables_) pool_->GiveBack(std::move(table->slab));
 }
 
+TableStore::LoadPermit TableStore::BeginLoad(const std::string& owner,
+                                             const std::vector<TableWish>& wishes) {
+  const auto is_own = [&] { return copy_ != nullptr && copy_->wish.owner == owner; };
+  const auto is_wished = [&] {
+    return std::any_of(wishes.begin(), wishes.end(), [this](const TableWish& wish) {
+      return wish.is_written && wish.contents == copy_->wish.contents;
+    });
+  };
+  std::unique_ptr<TableCopy> unwanted;
+  Slabs useless;
+  {
+    Lock lock(mutex_);
+    ++load_counts_[owner];
+    stepped_.wait_for(lock, kStepPatience, [&] { return !is_own() || !copy_->is_stepping; });
+    if (is_own() && !is_wished()) copy_->is_given_up = true;
+    unwanted = TakeUnwantedCopy();
+    useless = RemoveUseless(owner, wishes);
+    if (!useless.empty()) TellNeed(owner);
+  }
+  EndCopy(std::move(unwanted));
+  GiveBack(std::move(useless));
+  return {nullptr,
+          [store = shared_from_this(), owner](void* /*nothing*/) { store->EndLoad(owner); }};
+}
+
+// Lets the keeper copy ahead again, if this was the last load.
+void TableStore::EndLoad(const std::string& owner) {
+  const std::lock_guard lock(mutex_);
+  if (--load_counts_[owner] == 0) load_counts_.erase(owner);
+  TellNeed(owner);
+}
+
 base::StatusOr<std::unique_ptr<TableClaim>> TableStore::Claim(const TableWish& wish,
                                                               size_t row_bytes) {
   Slabs unusable;
-  TableClaim::Claimed claimed = ClaimStored(wish, &unusable);
+  std::unique_ptr<TableClaim> begun;
+  TableClaim::Claimed claimed;
+  {
+    const std::lock_guard lock(mutex_);
+    const TableChoice choice = ChooseWritable(wish, &unusable);
+    begun = TakeOverCopy(wish, row_bytes, choice);
+    if (begun == nullptr) claimed = Hold(choice, wish.is_written);
+  }
   GiveBack(std::move(unusable));
+  if (begun != nullptr) return begun;
   if (claimed.table == nullptr) {
-    base::StatusOr<StoredTable*> made = MakeTable(wish, row_bytes);
+    auto made = MakeTable(wish, row_bytes);
     if (!made.ok()) return made.status();
-    claimed.table = made.value();
+    const std::lock_guard lock(mutex_);
+    tables_.push_back(std::move(made.value()));
+    claimed.table = tables_.back().get();
   }
   return std::unique_ptr<TableClaim>(
       new TableClaim(shared_from_this(), std::move(claimed), wish, row_bytes));
@@ -159,40 +235,63 @@ bool TableStore::WouldShare(const TableWish& wish) const {
   return ChooseTable(wish, States()).use == TableUse::kShare;
 }
 
-// Returns a stored table, which then has one holder more, or none if the load needs fresh memory.
-// Takes its contents away in the same step, because a table without contents is shared by no load.
-TableClaim::Claimed TableStore::ClaimStored(const TableWish& wish, Slabs* unusable) {
-  const std::lock_guard lock(mutex_);
+// Chooses how a load gets a table. Removes the tables that cannot be unsealed.
+TableChoice TableStore::ChooseWritable(const TableWish& wish, Slabs* unusable) {
   for (;;) {
-    TableClaim::Claimed claimed;
-    claimed.choice = ChooseTable(wish, States());
-    if (claimed.choice.use == TableUse::kFresh) {
-      HoldSource(&claimed);
-      return claimed;
-    }
-    StoredTable& table = *tables_[claimed.choice.index];
-    const bool is_shared = claimed.choice.use == TableUse::kShare;
-    if (is_shared || !table.slab->is_sealed() || table.slab->Unseal().ok()) {
-      ++table.state.holder_count;
-      if (!is_shared) claimed.former_contents = std::exchange(table.state.contents, "");
-      claimed.table = &table;
-      HoldSource(&claimed);
-      return claimed;
-    }
-    unusable->push_back(Remove(claimed.choice.index));
+    const TableChoice choice = ChooseTable(wish, States());
+    if (choice.use == TableUse::kFresh || choice.use == TableUse::kShare) return choice;
+    Slab& slab = *tables_[choice.index]->slab;
+    if (!slab.is_sealed() || slab.Unseal().ok()) return choice;
+    unusable->push_back(Remove(choice.index));
   }
 }
 
-// Keeps the table that is copied from being written to or dropped.
-void TableStore::HoldSource(TableClaim::Claimed* claimed) {
-  if (!claimed->choice.source) return;
-  StoredTable* const source = tables_[*claimed->choice.source].get();
-  ++source->state.holder_count;
-  claimed->source = source;
-  claimed->source_hold = std::make_shared<TableHold>(shared_from_this(), source);
+// Makes the copy ahead that is under way the load's, if the load would begin the same copy, and
+// returns null if not. In the middle of a step the copy is the keeper's: the load goes without it.
+std::unique_ptr<TableClaim> TableStore::TakeOverCopy(const TableWish& wish, size_t row_bytes,
+                                                     const TableChoice& choice) {
+  if (copy_ == nullptr || !wish.is_written || !choice.source) return nullptr;
+  const TableWish& begun = copy_->wish;
+  if (std::tie(begun.owner, begun.contents, begun.bytes, copy_->row_bytes) !=
+      std::tie(wish.owner, wish.contents, wish.bytes, row_bytes)) {
+    return nullptr;
+  }
+  if (copy_->is_stepping) {
+    copy_->is_given_up = true;
+    return nullptr;
+  }
+  tables_.push_back(std::move(copy_->table));
+  std::unique_ptr<TableClaim> claim = std::move(copy_->claim);
+  copy_ = nullptr;
+  return claim;
 }
 
-base::StatusOr<StoredTable*> TableStore::MakeTable(const TableWish& wish, size_t row_bytes) {
+// Keeps the chosen table for a load, and the table that is copied from being written to or dropped.
+// The result has no table if the load needs fresh memory. Takes the contents of a table that the
+// load may write away in the same step, because a table without contents is shared by no load.
+TableClaim::Claimed TableStore::Hold(const TableChoice& choice, bool is_written) {
+  TableClaim::Claimed claimed;
+  claimed.choice = choice;
+  if (choice.use != TableUse::kFresh) {
+    claimed.table = tables_[choice.index].get();
+    TableState& state = claimed.table->state;
+    ++state.holder_count;
+    if (choice.use != TableUse::kShare) {
+      claimed.former_contents = std::exchange(state.contents, "");
+      state.is_written = is_written;
+    }
+  }
+  if (choice.source) {
+    StoredTable* const source = tables_[*choice.source].get();
+    ++source->state.holder_count;
+    claimed.source = source;
+    claimed.source_hold = std::make_shared<TableHold>(shared_from_this(), source);
+  }
+  return claimed;
+}
+
+base::StatusOr<std::unique_ptr<StoredTable>> TableStore::MakeTable(const TableWish& wish,
+                                                                   size_t row_bytes) {
   base::StatusOr<std::unique_ptr<Slab>> slab =
       pool_->Take(wish.is_written ? WrittenOwner(wish.owner) : ReadOwner(wish.owner),
                   TableSlabBytes(wish.bytes, row_bytes), wish.bytes);
@@ -201,24 +300,25 @@ base::StatusOr<StoredTable*> TableStore::MakeTable(const TableWish& wish, size_t
   table->state.owner = wish.owner;
   table->state.bytes = wish.bytes;
   table->state.holder_count = 1;
+  table->state.is_written = wish.is_written;
   table->slab = std::move(slab.value());
-  const std::lock_guard lock(mutex_);
-  tables_.push_back(std::move(table));
-  return tables_.back().get();
+  return table;
 }
 
 void TableStore::Release(StoredTable* table) {
-  const std::string owner = table->state.owner;
+  std::unique_ptr<TableCopy> unwanted;
   Slabs surplus;
   {
     const std::lock_guard lock(mutex_);
+    const std::string owner = table->state.owner;
     --table->state.holder_count;
     table->state.released_at = ++release_count_;
+    unwanted = TakeUnwantedCopy();
     surplus = RemoveSurplus();
+    if (!surplus.empty()) TellNeed(owner);
   }
-  if (surplus.empty()) return;
+  EndCopy(std::move(unwanted));
   GiveBack(std::move(surplus));
-  TellNeed(owner);
 }
 
 void TableStore::Expect(const std::string& owner, const VersionTables& tables) {
@@ -227,44 +327,46 @@ void TableStore::Expect(const std::string& owner, const VersionTables& tables) {
     const std::lock_guard lock(mutex_);
     versions_[owner] = tables;
     surplus = RemoveSurplus();
+    TellNeed(owner);
   }
   GiveBack(std::move(surplus));
-  TellNeed(owner);
-}
-
-// Tells the pool if memory for the written tables of the owner's next version is missing.
-void TableStore::TellNeed(const std::string& owner) {
-  size_t missing_bytes = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto version = versions_.find(owner);
-    if (version != versions_.end() && LacksCopy(owner, version->second)) {
-      missing_bytes = version->second.written_bytes;
-    }
-  }
-  if (missing_bytes == 0) return pool_->Forget(WrittenOwner(owner));
-  // No slab is owed: the slabs that are in use are those of versions that serve.
-  pool_->Expect(WrittenOwner(owner), {missing_bytes, missing_bytes, missing_bytes},
-                std::numeric_limits<int>::max());
-}
-
-bool TableStore::LacksCopy(const std::string& owner, const VersionTables& version) const {
-  size_t bytes = 0;
-  for (const auto& table : tables_) {
-    if (table->state.owner == owner) bytes += table->state.bytes;
-  }
-  return bytes < version.bytes + version.written_bytes * static_cast<size_t>(version.serving_count);
 }
 
 void TableStore::Forget(const std::string& owner) {
+  std::unique_ptr<TableCopy> unwanted;
   Slabs surplus;
   {
     const std::lock_guard lock(mutex_);
     versions_.erase(owner);
+    unwanted = TakeUnwantedCopy();
     surplus = RemoveSurplus();
+    TellNeed(owner);
   }
+  EndCopy(std::move(unwanted));
   GiveBack(std::move(surplus));
-  TellNeed(owner);
+}
+
+// Tells the pool how much memory is missing for the written tables of the owner's next version. The
+// pool never calls the store, so its mutex may be taken here.
+void TableStore::TellNeed(const std::string& owner) {
+  const auto version = versions_.find(owner);
+  const size_t missing_bytes =
+      version == versions_.end() ? 0 : MissingBytes(version->second, SlabBytesByOwner()[owner]);
+  if (missing_bytes == 0) return pool_->Forget(WrittenOwner(owner));
+  // No slab is owed: the slabs that are in use are those of versions that serve.
+  pool_->Expect(WrittenOwner(owner),
+                {missing_bytes + version->second.log_bytes_max, missing_bytes, missing_bytes},
+                std::numeric_limits<int>::max());
+}
+
+// Returns the memory of each owner's tables, without the logs.
+std::map<std::string, size_t> TableStore::SlabBytesByOwner() const {
+  std::map<std::string, size_t> bytes;
+  for (const auto& table : tables_) bytes[table->state.owner] += LogOffset(table->state.bytes);
+  if (copy_ != nullptr && copy_->has_memory) {
+    bytes[copy_->wish.owner] += LogOffset(copy_->wish.bytes);
+  }
+  return bytes;
 }
 
 base::Status TableStore::Seal(const std::vector<const TableClaim*>& claims) {
@@ -278,8 +380,11 @@ base::Status TableStore::Seal(const std::vector<const TableClaim*>& claims) {
 TableStatistics TableStore::Statistics() const {
   const std::lock_guard lock(mutex_);
   TableStatistics statistics;
+  if (copy_ != nullptr) statistics.copying_bytes = static_cast<int64_t>(copy_->wish.bytes);
   for (const auto& table : tables_) {
-    const bool is_held = table->state.holder_count > 0;
+    // The keeper is no version.
+    const bool is_copied = copy_ != nullptr && copy_->source == table.get();
+    const bool is_held = table->state.holder_count > (is_copied ? 1 : 0);
     ++(is_held ? statistics.held_count : statistics.standby_count);
     (is_held ? statistics.held_bytes : statistics.standby_bytes) +=
         static_cast<int64_t>(table->state.bytes);
@@ -300,25 +405,230 @@ std::unique_ptr<Slab> TableStore::Remove(size_t index) {
   return slab;
 }
 
-// Removes the tables without a holder that are too many, and all of owners that are gone.
+// Removes the tables without a holder that are too many, and all that are of no use.
 TableStore::Slabs TableStore::RemoveSurplus() {
   Slabs slabs;
   for (size_t i = tables_.size(); i-- > 0;) {
-    const TableState& state = tables_[i]->state;
-    if (state.holder_count == 0 && versions_.count(state.owner) == 0) slabs.push_back(Remove(i));
+    if (tables_[i]->state.holder_count == 0 && !IsUseful(tables_[i]->state)) {
+      slabs.push_back(Remove(i));
+    }
   }
-  size_t version_bytes_max = 0;
-  for (const auto& [owner, tables] : versions_) {
-    version_bytes_max = std::max(version_bytes_max, tables.bytes);
-  }
-  std::vector<size_t> dropped = ChooseDropped(States(), kept_count_, version_bytes_max);
+  std::vector<size_t> dropped = ChooseDropped(States(), kept_count_, VersionBytesMax());
   std::sort(dropped.rbegin(), dropped.rend());
   for (const size_t index : dropped) slabs.push_back(Remove(index));
   return slabs;
 }
 
+// Returns false if the owner of a table without a holder is gone, or if its versions have tables of
+// other sizes, as after a file with grown tables.
+bool TableStore::IsUseful(const TableState& free) const {
+  if (versions_.count(free.owner) == 0) return false;
+  // A load may not have got all of its tables yet.
+  if (load_counts_.count(free.owner) > 0) return true;
+  bool has_others = false;
+  for (const auto& table : tables_) {
+    const TableState& state = table->state;
+    if (state.owner != free.owner || state.holder_count == 0) continue;
+    if (state.bytes == free.bytes) return true;
+    has_others = true;
+  }
+  return !has_others;
+}
+
+// Removes the owner's tables without a holder that are of no size that is wished for.
+TableStore::Slabs TableStore::RemoveUseless(const std::string& owner,
+                                            const std::vector<TableWish>& wishes) {
+  Slabs slabs;
+  for (size_t i = tables_.size(); i-- > 0;) {
+    const TableState& state = tables_[i]->state;
+    const bool is_useful =
+        std::any_of(wishes.begin(), wishes.end(),
+                    [&state](const TableWish& wish) { return wish.bytes == state.bytes; });
+    if (state.owner == owner && state.holder_count == 0 && !is_useful) slabs.push_back(Remove(i));
+  }
+  return slabs;
+}
+
+size_t TableStore::VersionBytesMax() const {
+  size_t bytes = 0;
+  for (const auto& [owner, version] : versions_) bytes = std::max(bytes, version.bytes);
+  return bytes;
+}
+
 void TableStore::GiveBack(Slabs slabs) {
   for (auto& slab : slabs) pool_->GiveBack(std::move(slab));
+}
+
+std::optional<int64_t> TableStore::CopyAhead() {
+  if (!BeginCopyStep()) return std::nullopt;
+  PerformCopyStep();
+  return EndCopyStep();
+}
+
+// Begins a step of the copy that is under way, or of the next one.
+bool TableStore::BeginCopyStep() {
+  const std::lock_guard lock(mutex_);
+  if (!load_counts_.empty() || has_stopped_copying_) return false;
+  if (copy_ == nullptr) copy_ = BeginCopy();
+  if (copy_ == nullptr) return false;
+  copy_->is_stepping = true;
+  return true;
+}
+
+// Chooses the next copy. Returns null if nothing is to be copied.
+std::unique_ptr<TableStore::TableCopy> TableStore::BeginCopy() {
+  const std::optional<TableChoice> choice = ChooseCopyAhead(States(), RoomForCopies());
+  if (!choice) return nullptr;
+  const StoredTable& source = *tables_[*choice->source];
+  const TableState& state = source.state;
+  auto copy = std::make_unique<TableCopy>();
+  copy->wish = {state.owner, state.contents, state.bytes, true};
+  copy->row_bytes = source.row_bytes;
+  copy->rest_ns = CopyRestNs(versions_.at(state.owner).written_slab_bytes);
+  copy->source = &source;
+  copy->claimed = Hold(*choice, true);
+  if (copy->claimed.table != nullptr) {
+    const auto place = tables_.begin() + static_cast<std::ptrdiff_t>(choice->index);
+    copy->table = std::move(*place);
+    copy->has_memory = true;
+    tables_.erase(place);
+  }
+  return copy;
+}
+
+// Returns for each known owner the memory that copies of its tables may take of the pool: what the
+// pool keeps for them, and the store may keep after that.
+std::map<std::string, size_t> TableStore::RoomForCopies() const {
+  size_t standby_bytes = 0;
+  for (const auto& table : tables_) {
+    if (table->state.holder_count == 0) standby_bytes += table->state.bytes;
+  }
+  const size_t kept_bytes = kept_count_ * VersionBytesMax();
+  const size_t left_bytes = kept_bytes - std::min(kept_bytes, standby_bytes);
+  std::map<std::string, size_t> slab_bytes = SlabBytesByOwner();
+  std::map<std::string, size_t> room_bytes;
+  for (const auto& [owner, version] : versions_) {
+    const size_t bytes = std::min(MissingBytes(version, slab_bytes[owner]), left_bytes);
+    const bool has_room = bytes > 0 && pool_->CanSpare(bytes, {owner, WrittenOwner(owner)});
+    room_bytes[owner] = has_room ? bytes : 0;
+  }
+  return room_bytes;
+}
+
+// Nobody else touches the copy during a step, nor the pointer to it.
+void TableStore::PerformCopyStep() {
+  if (copy_->claim == nullptr && !MakeClaim(copy_.get())) return;
+  TableClaim& claim = *copy_->claim;
+  if (claim.bytes_to_fill() > 0) {
+    claim.CopyNext(kCopyPieceBytes);
+  } else {
+    claim.UndoRows(kUndoneRowCount);
+  }
+}
+
+// Makes the claim of a copy in its first step. Returns false if the system refuses its memory.
+bool TableStore::MakeClaim(TableCopy* copy) {
+  if (copy->table == nullptr) {
+    auto made = MakeTable(copy->wish, copy->row_bytes);
+    if (!made.ok()) return false;
+    copy->table = std::move(made.value());
+    copy->claimed.table = copy->table.get();
+  }
+  Slab& slab = *copy->table->slab;
+  if (slab.is_sealed() && !slab.Unseal().ok()) return false;
+  copy->claim.reset(
+      new TableClaim(shared_from_this(), std::move(copy->claimed), copy->wish, copy->row_bytes));
+  copy->claim->BeginOverwrite();
+  return true;
+}
+
+std::optional<int64_t> TableStore::EndCopyStep() {
+  const TableClaim* const claim = copy_->claim.get();
+  if (claim != nullptr && claim->bytes_to_fill() + claim->changed_row_count() == 0) {
+    return FinishCopy();
+  }
+  std::optional<int64_t> rest_ns;
+  std::unique_ptr<TableCopy> unwanted;
+  {
+    const std::lock_guard lock(mutex_);
+    copy_->is_stepping = false;
+    if (claim == nullptr) {
+      copy_->is_given_up = true;
+    } else {
+      rest_ns = copy_->rest_ns;
+      if (!std::exchange(copy_->has_memory, true)) TellNeed(copy_->wish.owner);
+    }
+    unwanted = TakeUnwantedCopy();
+  }
+  stepped_.notify_all();
+  EndCopy(std::move(unwanted));
+  return rest_ns;
+}
+
+// Puts the complete copy among the tables, on standby. Nobody sees it before.
+int64_t TableStore::FinishCopy() {
+  const int64_t rest_ns = copy_->rest_ns;
+  {
+    const std::lock_guard lock(mutex_);
+    copy_->source = nullptr;
+  }
+  copy_->claim->EndOverwrite();
+  copy_->claim = nullptr;
+  Slabs surplus;
+  {
+    const std::lock_guard lock(mutex_);
+    const std::string owner = copy_->wish.owner;
+    tables_.push_back(std::move(copy_->table));
+    copy_ = nullptr;
+    surplus = RemoveSurplus();
+    TellNeed(owner);
+  }
+  stepped_.notify_all();
+  GiveBack(std::move(surplus));
+  return rest_ns;
+}
+
+// Ends a copy, if there is one, and gives its memory to the pool.
+void TableStore::EndCopy(std::unique_ptr<TableCopy> copy) {
+  if (copy == nullptr) return;
+  copy->claim = nullptr;
+  copy->claimed = {};
+  if (copy->table == nullptr) return;
+  {
+    // First, because the pool would return memory to the system that nobody is known to need.
+    const std::lock_guard lock(mutex_);
+    TellNeed(copy->wish.owner);
+  }
+  pool_->GiveBack(std::move(copy->table->slab));
+}
+
+void TableStore::StopCopyingAhead() {
+  std::unique_ptr<TableCopy> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    has_stopped_copying_ = true;
+    ended = TakeUnwantedCopy();
+  }
+  EndCopy(std::move(ended));
+}
+
+// Takes the copy away if it is of no use any more, unless the keeper is at it and will end it.
+std::unique_ptr<TableStore::TableCopy> TableStore::TakeUnwantedCopy() {
+  if (copy_ == nullptr || copy_->is_stepping || IsWanted(*copy_)) return nullptr;
+  return std::move(copy_);
+}
+
+// Returns false if the copy is of no use any more: it was given up, its owner is gone, or another
+// table without a holder has the contents, as the copied one has once its versions are gone.
+bool TableStore::IsWanted(const TableCopy& copy) const {
+  const auto is_copy = [&copy](const auto& table) {
+    const TableState& state = table->state;
+    const int holder_count = state.holder_count - (table.get() == copy.source ? 1 : 0);
+    return holder_count == 0 && state.owner == copy.wish.owner &&
+           state.contents == copy.wish.contents && state.bytes == copy.wish.bytes;
+  };
+  return !copy.is_given_up && !has_stopped_copying_ && versions_.count(copy.wish.owner) > 0 &&
+         std::none_of(tables_.begin(), tables_.end(), is_copy);
 }
 
 }  // namespace millpond::memory

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -53,12 +55,34 @@
 // written to while another version reads it: a table gets its contents when the writer has ended,
 // only a table with contents is shared, and only a table without a holder is claimed for writing.
 //
+// Copies ahead. A load that writes rows copies the table that a version holds, if no table without
+// a holder has its contents: after a start, or once a new file was read. So that the first of such
+// loads need not, the keeper of the spare memory makes that copy before, piece by piece, while
+// nothing loads (CopyAhead). It takes a table without a holder whose contents nobody holds, or the
+// spare memory that the pool has kept for this. So it takes no memory that the load would not have
+// taken.
+// - As long as it is copied, the table is none of the store's tables, so no load sees it. It is on
+//   standby once it is complete.
+// - A step of the keeper has three parts, as one of the pool has (slab_pool.h): it is begun and
+//   ended under the mutex, and performed without it. In the middle of a step nobody else touches
+//   the copy: who wants it gone says so, and the keeper ends it.
+// - A load of the owner takes a wanted copy as it is between two steps, and copies the rest. Any
+//   other load of the owner ends the copy, and the memory goes to the pool, from which it takes its
+//   own. The same goes for tables on standby that it cannot use.
+// - No load depends on a step, because the keeper's idle priority may leave it without a core for
+//   seconds. A load waits kStepPatience for a step that is under way, and then goes on without the
+//   copy.
+// - The keeper holds the table that it copies, as a load does. When nobody else holds it any more,
+//   the copy is ended, because the table is on standby itself then.
+//
 // Memory. A table is charged to its owner, a model. Tables without a holder have at most kept_count
 // times the bytes of the largest version's tables. What is more goes back to the pool, and so does
-// each table of an owner that is forgotten, once it has no holder. The pool is told to keep memory
-// for the written tables of the next version only until there is a copy of them besides those of
-// the versions that the owner serves at rest. The log lies behind the table in its slab, for a
-// quarter of the rows. It has memory as far as it is used.
+// each table of an owner that is forgotten, once it has no holder, and one of a size that the
+// owner's versions do not have any more. The pool is told to keep memory for the written tables of
+// the next version only as far as there is no copy of them besides those of the versions that the
+// owner serves at rest, and none that is under way. It is told under the mutex, so that what it
+// knows is what was true last. The log lies behind the table in its slab, for a quarter of the
+// rows. It has memory as far as it is used.
 //
 // A leak. A tensor that is held beyond its version's end keeps its table live for ever, so its
 // memory is never written to. The version reports it (ArenaRemains).
@@ -69,8 +93,14 @@ class TableStore;
 // The tables of one version.
 struct VersionTables {
   size_t bytes = 0;
-  size_t written_bytes = 0;  // of the tables that its init op writes to
+  // In whole units of the slabs, without the logs: of all tables, and of those that the init op
+  // writes to.
+  size_t slab_bytes = 0;
+  size_t written_slab_bytes = 0;
+  size_t log_bytes_max = 0;  // the addresses of the logs
   int serving_count = 1;     // versions that the owner serves at rest
+
+  void Add(size_t table_bytes, size_t row_bytes, bool is_written);
 };
 
 struct TableStatistics {
@@ -79,6 +109,7 @@ struct TableStatistics {
   int64_t standby_count = 0;  // without a holder; the dirty ones too
   int64_t standby_bytes = 0;
   int64_t dirty_count = 0;
+  int64_t copying_bytes = 0;  // of a table that is being copied ahead; in no other number
 };
 
 // A table, in the store alone.
@@ -122,6 +153,8 @@ class TableClaim {
   bool is_in_place() const { return use() == TableUse::kShare || use() == TableUse::kUndo; }
   // True if the rows come from another table, which stays as it is until EndOverwrite.
   bool copies() const { return source_ != nullptr; }
+  // The bytes that are to be read, or copied from the other table.
+  size_t bytes_to_fill() const { return is_in_place() ? 0 : bytes_ - copied_bytes_; }
   // The bytes of the table that need no fresh memory.
   size_t resident_bytes() const { return resident_bytes_; }
   // The table stays as it is as long as this lives, or what has a copy of it.
@@ -130,8 +163,9 @@ class TableClaim {
   // Declares that the whole table will be written, before its first byte is: from now on the table
   // has the rows of this load, and an empty log. Its contents are unknown until EndOverwrite.
   void BeginOverwrite();
-  // Copies `count` bytes of the other table from `offset` on. After BeginOverwrite.
-  void Copy(size_t offset, size_t count);
+  // Copies the next `count` bytes of the other table, or all that are left. Returns how many these
+  // are. After BeginOverwrite.
+  size_t CopyNext(size_t count);
   // Declares that the table has the bytes that were wished for: they were read and verified, or
   // copied and undone. Lets go of the other table.
   void EndOverwrite();
@@ -194,7 +228,8 @@ class TableClaim {
   bool has_lost_contents_ = false;
   std::shared_ptr<const TableHold> hold_;
   const StoredTable* source_;  // null if there is none
-  size_t source_rows_left_;    // of its changed rows, not undone yet in the copy
+  size_t copied_bytes_ = 0;
+  size_t source_rows_left_;  // of its changed rows, not undone yet in the copy
   std::shared_ptr<const TableHold> source_hold_;
 };
 
@@ -208,6 +243,14 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   TableStore(const TableStore&) = delete;
   TableStore& operator=(const TableStore&) = delete;
 
+  // Keeps a load's memory from being used for copies ahead.
+  using LoadPermit = std::shared_ptr<void>;
+  // Stops copies ahead as long as the permit lives, for a load that wants `wishes`. Gives memory
+  // without a holder to the pool, as far as the load cannot use it as a table. Waits kStepPatience
+  // at most for a piece of the owner's that is under way.
+  [[nodiscard]] LoadPermit BeginLoad(const std::string& owner,
+                                     const std::vector<TableWish>& wishes);
+
   // Gets a table for a load. `row_bytes` divides the wish's bytes. Returns RESOURCE_EXHAUSTED if
   // the system has no addresses. May wait for the pool, for milliseconds.
   base::StatusOr<std::unique_ptr<TableClaim>> Claim(const TableWish& wish, size_t row_bytes);
@@ -217,6 +260,22 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
 
   // Returns true if Claim would share a table at this moment.
   bool WouldShare(const TableWish& wish) const;
+
+  static constexpr size_t kCopyPieceBytes = 256 << 10;
+  // A piece takes a tenth of a millisecond of a core. A keeper that takes a hundred times as long
+  // has none.
+  static constexpr std::chrono::milliseconds kStepPatience{10};
+  // Copies the next piece of a table ahead, and returns how long to rest before the next piece.
+  // Returns nullopt if nothing is to be copied, until the pool has work again. Only the keeper.
+  std::optional<int64_t> CopyAhead();
+  // The parts of CopyAhead, for tests of what happens in the middle of a step. The second and the
+  // third one only if the first returns true.
+  bool BeginCopyStep();
+  void PerformCopyStep();
+  std::optional<int64_t> EndCopyStep();
+  // Ends the copy that is under way, and begins no other one. Once the keeper has stopped, and
+  // before the store is let go of.
+  void StopCopyingAhead();
 
   // Records the tables of the owner's version that was loaded last.
   void Expect(const std::string& owner, const VersionTables& tables);
@@ -232,24 +291,56 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   friend class TableClaim;
   friend class TableHold;
   using Slabs = std::vector<std::unique_ptr<Slab>>;
+  using Lock = std::unique_lock<std::mutex>;
 
-  TableClaim::Claimed ClaimStored(const TableWish& wish, Slabs* unusable);
-  base::StatusOr<StoredTable*> MakeTable(const TableWish& wish, size_t row_bytes);
+  // A copy ahead that is under way. Its members die in reverse: the claim before its table.
+  struct TableCopy {
+    TableWish wish;
+    size_t row_bytes = 0;
+    int64_t rest_ns = 0;
+    const StoredTable* source = nullptr;
+    TableClaim::Claimed claimed;  // until the first step makes the claim of it
+    std::unique_ptr<StoredTable> table;
+    std::unique_ptr<TableClaim> claim;
+    bool has_memory = false;
+    bool is_given_up = false;
+    bool is_stepping = false;  // the keeper is at it, without the mutex
+  };
+
+  base::StatusOr<std::unique_ptr<StoredTable>> MakeTable(const TableWish& wish, size_t row_bytes);
   void Release(StoredTable* table);
-  void TellNeed(const std::string& owner);
+  void EndLoad(const std::string& owner);
+  void GiveBack(Slabs slabs);
+  bool MakeClaim(TableCopy* copy);
+  int64_t FinishCopy();
+  void EndCopy(std::unique_ptr<TableCopy> copy);
+
   // Need the mutex.
   std::vector<TableState> States() const;
+  TableChoice ChooseWritable(const TableWish& wish, Slabs* unusable);
+  TableClaim::Claimed Hold(const TableChoice& choice, bool is_written);
   std::unique_ptr<Slab> Remove(size_t index);
   Slabs RemoveSurplus();
-  bool LacksCopy(const std::string& owner, const VersionTables& version) const;
-  void HoldSource(TableClaim::Claimed* claimed);
-
-  void GiveBack(Slabs slabs);
+  bool IsUseful(const TableState& free) const;
+  Slabs RemoveUseless(const std::string& owner, const std::vector<TableWish>& wishes);
+  size_t VersionBytesMax() const;
+  void TellNeed(const std::string& owner);
+  std::map<std::string, size_t> SlabBytesByOwner() const;
+  std::map<std::string, size_t> RoomForCopies() const;
+  std::unique_ptr<TableCopy> BeginCopy();
+  std::unique_ptr<TableClaim> TakeOverCopy(const TableWish& wish, size_t row_bytes,
+                                           const TableChoice& choice);
+  bool IsWanted(const TableCopy& copy) const;
+  std::unique_ptr<TableCopy> TakeUnwantedCopy();
 
   const std::shared_ptr<SlabPool> pool_;
   const size_t kept_count_;
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;         // before the pool's
+  std::condition_variable stepped_;  // the keeper has ended a step of a copy ahead
   std::vector<std::unique_ptr<StoredTable>> tables_;
+  std::unique_ptr<TableCopy> copy_;  // wanted, or the keeper is at it
+  bool has_stopped_copying_ = false;
+  std::map<std::string, int> load_counts_;         // loads under way, by owner
   std::map<std::string, VersionTables> versions_;  // by owner
   uint64_t release_count_ = 0;
 };

@@ -74,7 +74,8 @@ class PySlabPool {
   PySlabPool(memory::SlabPoolOptions options, std::function<void()> on_thread_start)
       : pool_(std::make_shared<memory::SlabPool>(options)),
         tables_(std::make_shared<memory::TableStore>(pool_, options.spare_slab_count)),
-        keeper_(std::make_unique<memory::SlabKeeper>(pool_.get(), std::move(on_thread_start))) {}
+        keeper_(std::make_unique<memory::SlabKeeper>(pool_.get(), std::move(on_thread_start),
+                                                     [this] { return tables_->CopyAhead(); })) {}
   ~PySlabPool() {
     const nanobind::gil_scoped_release release;
     Stop();
@@ -86,7 +87,10 @@ class PySlabPool {
   const std::shared_ptr<memory::SlabPool>& pool() const { return pool_; }
   // The tables that versions hand on, on slabs of the pool. As shared as the pool.
   const std::shared_ptr<memory::TableStore>& tables() const { return tables_; }
-  void Stop() { keeper_->Stop(); }
+  void Stop() {
+    keeper_->Stop();
+    tables_->StopCopyingAhead();
+  }
 
  private:
   const std::shared_ptr<memory::SlabPool> pool_;

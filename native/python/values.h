@@ -144,9 +144,9 @@ struct ValueClass<memory::TableStatistics> {
   static constexpr auto kModule = "serving.data_plane.loads";
   static constexpr char kName[] = "TableStatistics";
   static constexpr auto kFields = std::tuple{
-      Field{"held_count", &Value::held_count}, Field{"held_bytes", &Value::held_bytes},
+      Field{"held_count", &Value::held_count},       Field{"held_bytes", &Value::held_bytes},
       Field{"standby_count", &Value::standby_count}, Field{"standby_bytes", &Value::standby_bytes},
-      Field{"dirty_count", &Value::dirty_count}};
+      Field{"dirty_count", &Value::dirty_count},     Field{"copying_bytes", &Value::copying_bytes}};
 };
 
 template <>

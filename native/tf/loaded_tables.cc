@@ -117,13 +117,19 @@ bool LoadedTables::HasEntry(const std::string& entry_name) const {
 size_t LoadedTables::BytesToFill() const {
   size_t bytes = 0;
   for (const LoadedTable& table : tables_) {
-    if (table.claim != nullptr && !table.claim->is_in_place()) bytes += table.plan.bytes;
+    if (table.claim != nullptr) bytes += table.claim->bytes_to_fill();
   }
   return bytes;
 }
 
 memory::TableWish LoadedTables::WishFor(const LoadedTable& table, const std::string& owner) {
   return {owner, table.plan.contents, table.plan.bytes, table.plan.is_written};
+}
+
+std::vector<memory::TableWish> LoadedTables::Wishes(const std::string& owner) const {
+  std::vector<memory::TableWish> wishes;
+  for (const LoadedTable& table : tables_) wishes.push_back(WishFor(table, owner));
+  return wishes;
 }
 
 size_t LoadedTables::ShareableBytes(const memory::TableStore& store,
@@ -239,9 +245,7 @@ void LoadedTables::Commit() {
 memory::VersionTables LoadedTables::sizes() const {
   memory::VersionTables all;
   for (const LoadedTable& table : tables_) {
-    all.bytes += table.plan.bytes;
-    if (!table.plan.is_written) continue;
-    all.written_bytes += table.plan.bytes;
+    all.Add(table.plan.bytes, table.plan.row_bytes, table.plan.is_written);
   }
   return all;
 }

@@ -60,6 +60,8 @@ class LoadedTables final : private KernelWatch {
   // The memory that the logs of replaced rows may take, if the rows that replace them have
   // `new_row_bytes` at most. An entry of the log has an id too, which several tables may share.
   size_t LogBytesMax(size_t new_row_bytes) const;
+  // The tables that Claim asks for.
+  std::vector<memory::TableWish> Wishes(const std::string& owner) const;
   // Returns the bytes of the tables that Claim would share with other versions.
   size_t ShareableBytes(const memory::TableStore& store, const std::string& owner) const;
   // Gets memory for all tables. Returns the bytes that need no fresh memory.

@@ -243,11 +243,9 @@ class Restore {
   // Makes the table a copy of one that other versions hold.
   absl::Status Copy(memory::TableClaim* claim) {
     constexpr size_t kPieceBytes = ShardReader::kPieceBytes;
-    for (size_t done = 0; done < claim->bytes(); done += kPieceBytes) {
+    while (claim->bytes_to_fill() > 0) {
       TF_RETURN_IF_ERROR(pace_.WaitForBudget());
-      const size_t piece_bytes = std::min(kPieceBytes, claim->bytes() - done);
-      claim->Copy(done, piece_bytes);
-      pace_.ReportCopied(static_cast<int64_t>(piece_bytes));
+      pace_.ReportCopied(static_cast<int64_t>(claim->CopyNext(kPieceBytes)));
     }
     TF_RETURN_IF_ERROR(UndoRows(claim));
     claim->EndOverwrite();

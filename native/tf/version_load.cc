@@ -97,8 +97,12 @@ Status VersionLoad::CheckIsReady(const char* step) const {
 
 Status VersionLoad::UseTables(std::shared_ptr<memory::TableStore> tables) {
   MILLPOND_RETURN_IF_ERROR(CheckIsUnfinished());
+  MILLPOND_RETURN_IF_ERROR(model().PlanTables());
   tables_ = std::move(tables);
-  return model().PlanTables();
+  const auto& planned = model().tables();
+  table_permit_ = tables_->BeginLoad(
+      id_.name, planned == nullptr ? std::vector<memory::TableWish>() : planned->Wishes(id_.name));
+  return {};
 }
 
 StatusOr<MemoryPlan> VersionLoad::PlanMemory(size_t headroom_bytes) {
@@ -145,6 +149,7 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
   MILLPOND_RETURN_IF_ERROR(CheckIsReady("finish"));
   model().EndLoading();
   loaded_->CommitTables(id_.name);
+  table_permit_ = nullptr;
   std::unique_ptr<servable::Servable> servable = std::make_unique<SavedModelServable>(id_, loaded_);
   const servable::BatchingServable* batched = nullptr;
   if (batching && model().CompilesEachShape()) {
@@ -171,6 +176,7 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
 
 memory::ArenaRemains VersionLoad::Discard() {
   const std::shared_ptr<LoadedVersion> loaded = std::exchange(loaded_, nullptr);
+  table_permit_ = nullptr;
   return loaded == nullptr ? memory::ArenaRemains() : loaded->Free();
 }
 

@@ -60,6 +60,9 @@ class TableStatistics:
     than a quarter of their rows.
     """
 
+    copying_bytes: int
+    """The size of the table that is being copied ahead, which is in no other number."""
+
 
 @dataclass(frozen=True)
 class TableReport:

@@ -687,6 +687,12 @@ TABLE_STANDBY_BYTES = MetricFamily(
     unit="bytes",
     help="Tables that no version holds, kept for the next version of their model.",
 )
+TABLE_COPYING_BYTES = MetricFamily(
+    name="serving_table_copying_bytes",
+    kind="gauge",
+    unit="bytes",
+    help="The table of an AVAILABLE version that is being copied ahead for the next delta.",
+)
 TABLES_DIRTY = MetricFamily(
     name="serving_tables_dirty",
     kind="gauge",
@@ -885,7 +891,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(ARENA_SLAB, ARENA_RESIDENT),
     *(SLABS_IN_USE, SLABS_SPARE, SLABS_QUARANTINED, SLAB_IN_USE_BYTES, SLAB_SPARE_BYTES),
     *(SLAB_SPARE_RESIDENT_BYTES, SLAB_SURPLUS_BYTES, SLAB_QUARANTINED_BYTES),
-    *(TABLE_HELD_BYTES, TABLE_STANDBY_BYTES, TABLES_DIRTY),
+    *(TABLE_HELD_BYTES, TABLE_STANDBY_BYTES, TABLE_COPYING_BYTES, TABLES_DIRTY),
     *(REQUEST_MEMORY_IN_USE, REQUEST_MEMORY_PEAK, REQUEST_MEMORY_ALLOCATIONS),
     *(MEMORY_AVAILABLE, MODEL_MEMORY_LIMIT),
     *(PAGE_FAULTS, SUPERVISOR_RESTARTS, CONFIG_CHANGES, CONFIG_REFUSED, SPANS_DROPPED),

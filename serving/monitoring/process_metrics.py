@@ -27,6 +27,7 @@ _SLAB_FAMILIES = (
 _TABLE_FAMILIES = (
     families.TABLE_HELD_BYTES,
     families.TABLE_STANDBY_BYTES,
+    families.TABLE_COPYING_BYTES,
     families.TABLES_DIRTY,
 )
 
@@ -91,6 +92,7 @@ def _table_figures(tables: TableStatistics) -> Mapping[MetricFamily, int]:
     return {
         families.TABLE_HELD_BYTES: tables.held_bytes,
         families.TABLE_STANDBY_BYTES: tables.standby_bytes,
+        families.TABLE_COPYING_BYTES: tables.copying_bytes,
         families.TABLES_DIRTY: tables.dirty_count,
     }
 

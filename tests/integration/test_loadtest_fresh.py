@@ -61,7 +61,7 @@ def test_deltas_bring_the_changed_rows_alone(ran: Ran):
     table_bytes = ran.report["table_bytes"]
     assert ran.of("delta")["written_bytes"]["max"] < 0.05 * table_bytes
     assert ran.of("full")["written_bytes"]["median"] > table_bytes
-    # The first delta finds no free copy of the tables, and makes one in memory.
+    # The first delta takes the copy that was made ahead, or makes it in memory.
     assert ran.of("delta")["restored_in_full"] == []
     assert ran.of("delta")["read_bytes"]["max"] < 0.05 * table_bytes
     assert ran.of("full")["versions"][0][2]["restored_bytes"] > table_bytes

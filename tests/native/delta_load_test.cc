@@ -122,6 +122,16 @@ class DeltaLoadTest : public ::testing::Test {
     files_.emplace(directory_.path(), writer);
     files_->NewBase(1);
   }
+  void TearDown() override { store_->StopCopyingAhead(); }
+
+  // Copies at most so many pieces ahead, in the memory that the next version needs.
+  void CopyAhead(int piece_count) const {
+    pool_->Refill(SIZE_MAX);
+    while (pool_->KeepStep()) {
+    }
+    for (; piece_count > 0 && store_->CopyAhead(); --piece_count) {
+    }
+  }
 
   std::string Path(const std::string& name) const { return directory_.File(name); }
   static std::vector<ChangedRows> NoChanges() { return {{}, {}}; }
@@ -221,6 +231,23 @@ TEST_F(DeltaLoadTest, TheThirdVersionReadsTheChangesAlone) {
   const auto fourth = WriteAndLoad("4", Changes({1}, 4), 4);
   EXPECT_EQ(fourth->ReadTableBytes(), 0);
   ExpectRight(*third);
+}
+
+TEST_F(DeltaLoadTest, TheFirstDeltaCopiesWhatWasNotCopiedAhead) {
+  // Each time after a new file. At the end the tables are copied, or a part of the first one is.
+  for (const int piece_count : {2, 1000, 3}) {
+    files_->NewBase(piece_count);
+    const auto first = WriteAndLoad("first" + std::to_string(piece_count), Changes({7}, 3), 1);
+    CopyAhead(piece_count);
+    const auto pieces_bytes =
+        static_cast<int64_t>(piece_count * memory::TableStore::kCopyPieceBytes);
+    const auto second =
+        WriteAndLoad("second" + std::to_string(piece_count), Changes({5, 4000}, 4), 2);
+    EXPECT_EQ(second->ReadTableBytes(), 0);
+    EXPECT_EQ(second->kept_bytes, kTablesBytes);
+    EXPECT_EQ(second->copied_bytes, std::max<int64_t>(0, kTablesBytes - pieces_bytes));
+    ExpectRight(*first);
+  }
 }
 
 TEST_F(DeltaLoadTest, AVersionKeptForARollbackIsAReader) {
@@ -488,6 +515,17 @@ class DeltaSequence : public DeltaLoadTest, public ::testing::WithParamInterface
     Unload(std::move(version));
   }
 
+  // Each version has an arena and its own tables, and nothing else but copies has memory.
+  void ExpectExactSums() const {
+    const memory::TableStatistics tables = store_->Statistics();
+    const auto version_count = static_cast<int64_t>(versions_.size());
+    EXPECT_EQ(tables.held_count, version_count * DeltaFiles::kTableCount);
+    EXPECT_LE(tables.standby_bytes, kTablesBytes);
+    EXPECT_EQ(pool_->Statistics().in_use_count, version_count + tables.held_count +
+                                                    tables.standby_count +
+                                                    (tables.copying_bytes > 0 ? 1 : 0));
+  }
+
   std::mt19937 rng_{GetParam()};
   std::vector<std::unique_ptr<Version>> versions_;
   int written_count_ = 0;
@@ -496,6 +534,7 @@ class DeltaSequence : public DeltaLoadTest, public ::testing::WithParamInterface
 TEST_P(DeltaSequence, AnswersHaveTheBitsOfAFullLoad) {
   int64_t kept_bytes = 0;
   for (int i = 0; i < 25 && !HasFailure(); ++i) {
+    if (Below(2) == 0) CopyAhead(Below(16));
     switch (Below(9)) {
       case 0:
         FailNext();
@@ -511,6 +550,7 @@ TEST_P(DeltaSequence, AnswersHaveTheBitsOfAFullLoad) {
         kept_bytes += versions_.back()->kept_bytes;
     }
     for (const auto& version : versions_) ExpectRight(*version);
+    ExpectExactSums();
   }
   EXPECT_GT(kept_bytes, 0);
   while (!versions_.empty()) UnloadOne(0);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -38,6 +39,21 @@ TEST(SlabKeeper, DoesTheWorkThatIsThereAndThatComes) {
   ExpectAll(&pool, "a", 6 * kMiB);
   ASSERT_TRUE(keeper.WaitUntilIdle(kLongNs));
   EXPECT_EQ(pool.Statistics().spare_resident_bytes, 6 * kMiB);
+}
+
+TEST(SlabKeeper, PerformsIdleStepsOnceThePoolHasWhatItNeeds) {
+  SlabPool pool(ShortPauses());
+  ExpectAll(&pool, "a", 4 * kMiB);
+  int step_count = 0;
+  int64_t resident_bytes = 0;
+  const auto step = [&]() -> std::optional<int64_t> {
+    if (++step_count == 1) resident_bytes = pool.Statistics().spare_resident_bytes;
+    return step_count < 5 ? std::optional<int64_t>(1) : std::nullopt;
+  };
+  SlabKeeper keeper(&pool, nullptr, step);
+  ASSERT_TRUE(keeper.WaitUntilIdle(kLongNs));
+  EXPECT_EQ(step_count, 5);
+  EXPECT_EQ(resident_bytes, 4 * kMiB);
 }
 
 TEST(SlabKeeper, RunsTheStartFunctionOnItsOwnThread) {

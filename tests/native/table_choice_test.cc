@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <random>
 #include <string>
@@ -152,6 +153,97 @@ TEST(ChooseTable, KeepsItsPromises) {
     }
     if (!fills) {
       ASSERT_EQ(chosen.contents, wish.contents);
+    }
+  }
+}
+
+TableState WrittenTable(const std::string& contents, int holder_count,
+                        int64_t changed_row_count = 0, uint64_t released_at = 0) {
+  TableState table = Table(contents, holder_count, changed_row_count, released_at);
+  table.is_written = true;
+  return table;
+}
+
+struct AheadRow {
+  std::string situation;
+  std::vector<TableState> tables;
+  size_t room_bytes;
+  std::optional<TableUse> use;
+  size_t index = 0;
+  size_t source = 0;
+};
+
+TEST(ChooseCopyAhead, FollowsTheTable) {
+  using U = TableUse;
+  const auto& w = WrittenTable;
+  const std::vector<AheadRow> rows = {
+      {"after a start", {w("a", 1, 0, 0)}, kBytes, U::kFresh},
+      {"without room", {w("a", 1, 0, 0)}, kBytes - 1, std::nullopt},
+      {"nobody writes it", {Table("a", 1)}, kBytes, std::nullopt},
+      {"nobody serves it", {w("a", 0, 0, 0)}, kBytes, std::nullopt},
+      {"it has a copy", {w("a", 1, 3, 0), w("a", 0, 2, 0)}, kBytes, std::nullopt},
+      {"the fewest rows", {w("a", 1, 3, 0), w("a", 2, 1, 0)}, kBytes, U::kFresh, 0, 1},
+      {"a new file", {w("a", 0, 0, 0), w("b", 1, 0, 0)}, 0, U::kOverwrite, 0, 1},
+      {"a load failed", {w("", 0, 0, 0), w("b", 1, 0, 0)}, 0, U::kOverwrite, 0, 1},
+      {"unknown before known",
+       {w("a", 0, 0, 1), w("", 0, 0, 2), w("b", 1, 0, 0)},
+       0,
+       U::kOverwrite,
+       1,
+       2},
+      {"the copy of another table",
+       {w("a", 1, 0, 0), w("a", 0, 0, 0), w("b", 1, 0, 0)},
+       0,
+       std::nullopt},
+      {"a second table",
+       {w("a", 1, 0, 0), w("a", 0, 0, 0), w("b", 1, 0, 0)},
+       kBytes,
+       U::kFresh,
+       0,
+       2},
+  };
+  for (const AheadRow& row : rows) {
+    const auto choice = ChooseCopyAhead(row.tables, {{"m", row.room_bytes}});
+    ASSERT_EQ(choice.has_value(), row.use.has_value()) << row.situation;
+    if (!choice) continue;
+    EXPECT_EQ(choice->use, *row.use) << row.situation;
+    EXPECT_EQ(choice->index, row.index) << row.situation;
+    EXPECT_EQ(choice->source, row.source) << row.situation;
+  }
+}
+
+TEST(ChooseCopyAhead, CopiesNothingOfAnUnknownOwner) {
+  EXPECT_FALSE(ChooseCopyAhead({WrittenTable("a", 1)}, {{"n", kBytes}}));
+}
+
+// Each copy is one that the next load would make, and once all are made nothing is left to copy.
+TEST(ChooseCopyAhead, KeepsItsPromises) {
+  RandomTables random(3);
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<TableState> tables = random.Tables();
+    for (TableState& table : tables) table.is_written = random.Below(3) > 0;
+    const std::map<std::string, size_t> room = {{"m", random.Below(2) * 2 * kBytes}, {"n", 0}};
+    for (size_t made = 0;; ++made) {
+      ASSERT_LE(made, tables.size());
+      const auto choice = ChooseCopyAhead(tables, room);
+      if (!choice) break;
+      const TableState source = tables[*choice->source];
+      ASSERT_GT(source.holder_count, 0);
+      ASSERT_FALSE(source.contents.empty());
+      const TableWish wish{source.owner, source.contents, source.bytes, true};
+      ASSERT_EQ(ChooseTable(wish, tables).source, choice->source);
+      TableState copy = source;
+      copy.holder_count = 0;
+      copy.changed_row_count = 0;
+      if (choice->use == TableUse::kFresh) {
+        tables.push_back(copy);
+        continue;
+      }
+      ASSERT_EQ(choice->use, TableUse::kOverwrite);
+      ASSERT_EQ(tables[choice->index].holder_count, 0);
+      ASSERT_EQ(tables[choice->index].bytes, source.bytes);
+      ASSERT_EQ(tables[choice->index].owner, source.owner);
+      tables[choice->index] = copy;
     }
   }
 }

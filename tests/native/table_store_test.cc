@@ -5,12 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <future>
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,6 +31,7 @@ using testing::kMiB;
 constexpr size_t kRowBytes = 64;
 constexpr size_t kTableBytes = 1 * kMiB;
 constexpr size_t kRowCount = kTableBytes / kRowBytes;
+constexpr size_t kPieceBytes = TableStore::kCopyPieceBytes;
 
 std::shared_ptr<TableStore> NewStore(const std::shared_ptr<SlabPool>& pool, int kept_count = 1) {
   return std::make_shared<TableStore>(pool, kept_count);
@@ -67,8 +72,9 @@ class Load {
  public:
   Load(TableStore* store, const std::string& owner, std::string contents, bool is_written)
       : contents_(std::move(contents)),
-        claim_(std::move(
-            store->Claim({owner, contents_, kTableBytes, is_written}, kRowBytes).value())) {}
+        wish_{owner, contents_, kTableBytes, is_written},
+        permit_(store->BeginLoad(owner, {wish_})),
+        claim_(std::move(store->Claim(wish_, kRowBytes).value())) {}
 
   TableClaim& claim() { return *claim_; }
 
@@ -98,6 +104,7 @@ class Load {
     for (const auto& [row, value] : changed_) WriteRow(version.expected.data(), row, value);
     version.hold = claim_->hold();
     claim_.reset();
+    permit_.reset();
     return version;
   }
 
@@ -105,8 +112,8 @@ class Load {
   // In two pieces.
   void Copy(size_t row_count) {
     const size_t half = row_count / 2 * kRowBytes;
-    claim_->Copy(0, half);
-    claim_->Copy(half, row_count * kRowBytes - half);
+    claim_->CopyNext(half);
+    claim_->CopyNext(row_count * kRowBytes - half);
     if (row_count < kRowCount) return;
     claim_->UndoRows(1);
     claim_->UndoRows(row_count);
@@ -114,6 +121,8 @@ class Load {
   }
 
   const std::string contents_;
+  const TableWish wish_;
+  TableStore::LoadPermit permit_;
   std::unique_ptr<TableClaim> claim_;
   std::vector<std::pair<size_t, std::byte>> changed_;
 };
@@ -125,11 +134,17 @@ void ExpectIntact(const Version& version) {
   FAIL() << "row " << (wrong.first - version.data) / static_cast<std::ptrdiff_t>(kRowBytes);
 }
 
+VersionTables TablesOf(int count) {
+  VersionTables tables;
+  for (int i = 0; i < count; ++i) tables.Add(kTableBytes, kRowBytes, /*is_written=*/true);
+  return tables;
+}
+
 class TableStoreTest : public ::testing::Test {
  protected:
-  TableStoreTest() { store_->Expect("m", OneTable()); }
+  TableStoreTest() { store_->Expect("m", TablesOf(1)); }
+  ~TableStoreTest() override { store_->StopCopyingAhead(); }
 
-  static VersionTables OneTable() { return {kTableBytes, kTableBytes}; }
   Load NewLoad(const std::string& contents, bool is_written = true) {
     return {store_.get(), "m", contents, is_written};
   }
@@ -140,10 +155,372 @@ class TableStoreTest : public ::testing::Test {
     load.Scatter(ids, value);
     return load.Finish();
   }
+  Version LoadedAndSealed(const std::string& contents) {
+    Load load = NewLoad(contents);
+    load.Restore();
+    EXPECT_TRUE(store_->Seal({&load.claim()}).ok());
+    return load.Finish();
+  }
+
+  // Lets the pool keep the memory that is needed for the next version of `tables`.
+  void KeepMemory(const VersionTables& tables = TablesOf(1)) const {
+    store_->Expect("m", tables);
+    pool_->Refill(SIZE_MAX);
+    while (pool_->KeepStep()) {
+    }
+  }
+  void CopyAllAhead() const {
+    while (store_->CopyAhead()) {
+    }
+  }
 
   const std::shared_ptr<SlabPool> pool_ = std::make_shared<SlabPool>(SlabPoolOptions());
   const std::shared_ptr<TableStore> store_ = NewStore(pool_);
 };
+
+// The slab of a table has whole units.
+constexpr auto kTableSlabBytes = static_cast<int64_t>(RoundUp(kTableBytes, kSlabUnitBytes));
+
+TEST_F(TableStoreTest, ATableIsCopiedAheadIntoMemoryThatIsKept) {
+  const Version first = Loaded("a", {1, 2, 3});
+  EXPECT_FALSE(store_->CopyAhead());
+  KeepMemory();
+  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, kTableSlabBytes);
+  CopyAllAhead();
+  EXPECT_EQ(store_->Statistics().standby_count, 1);
+  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
+  KeepMemory();
+  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
+  Load second = NewLoad("a");
+  EXPECT_EQ(second.claim().use(), TableUse::kUndo);
+  EXPECT_EQ(second.claim().changed_row_count(), 0);
+  EXPECT_EQ(second.claim().resident_bytes(), kTableBytes);
+  second.Restore();
+  second.Scatter({3, 4}, std::byte{9});
+  ExpectIntact(second.Finish());
+  ExpectIntact(first);
+}
+
+TEST_F(TableStoreTest, AllTablesOfAVersionAreCopiedAhead) {
+  const Version first = Loaded("a");
+  const Version second = Loaded("b");
+  KeepMemory(TablesOf(2));
+  CopyAllAhead();
+  EXPECT_EQ(store_->Statistics().standby_count, 2);
+  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
+  for (const char* const contents : {"a", "b"}) {
+    EXPECT_EQ(NewLoad(contents).claim().use(), TableUse::kUndo) << contents;
+  }
+}
+
+// After no step, in the middle of the bytes, and before the last row is undone.
+TEST_F(TableStoreTest, ALoadGoesOnWithTheCopyThatIsUnderWay) {
+  const Version first = Loaded("a", {1, 5});
+  for (const size_t piece_count : {size_t{1}, size_t{3}, kTableBytes / kPieceBytes}) {
+    KeepMemory();
+    for (size_t i = 0; i < piece_count; ++i) ASSERT_TRUE(store_->CopyAhead());
+    EXPECT_EQ(store_->Statistics().copying_bytes, kTableBytes);
+    {
+      Load second = NewLoad("a");
+      EXPECT_TRUE(second.claim().copies());
+      EXPECT_EQ(second.claim().bytes_to_fill(), kTableBytes - piece_count * kPieceBytes);
+      EXPECT_EQ(second.claim().resident_bytes(), kTableBytes);
+      EXPECT_FALSE(store_->CopyAhead()) << "beside a load";
+      EXPECT_EQ(store_->Statistics().copying_bytes, 0);
+      EXPECT_EQ(store_->Statistics().held_count, 2);
+      second.Restore();
+      second.Scatter({5, 6}, std::byte{9});
+      ExpectIntact(second.Finish());
+    }
+    ExpectIntact(first);
+    EXPECT_EQ(pool_->Statistics().in_use_count, 2);
+    EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
+    store_->Forget("m");
+  }
+}
+
+TEST_F(TableStoreTest, AFailedLoadLeavesItsCopyToTheNextOneAhead) {
+  const Version first = Loaded("a", {1});
+  KeepMemory();
+  ASSERT_TRUE(store_->CopyAhead());
+  NewLoad("a").Restore(kRowCount / 2);
+  EXPECT_EQ(store_->Statistics().dirty_count, 1);
+  CopyAllAhead();
+  EXPECT_EQ(store_->Statistics().dirty_count, 0);
+  EXPECT_EQ(pool_->Statistics().in_use_count, 2);
+  ExpectIntact(Loaded("a", {3}));
+}
+
+TEST_F(TableStoreTest, ALoadOfAnotherFileEndsTheCopyAhead) {
+  const Version first = Loaded("a");
+  KeepMemory();
+  ASSERT_TRUE(store_->CopyAhead());
+  Load second = NewLoad("b");
+  EXPECT_EQ(store_->Statistics().copying_bytes, 0);
+  EXPECT_EQ(second.claim().use(), TableUse::kFresh);
+  EXPECT_EQ(second.claim().reason(), ReadReason::kOtherFile);
+  EXPECT_EQ(second.claim().resident_bytes(), kTableBytes);
+  EXPECT_EQ(pool_->Statistics().in_use_count, 2);
+  second.Restore();
+  ExpectIntact(second.Finish());
+  ExpectIntact(first);
+}
+
+// It takes the memory as its arena.
+TEST_F(TableStoreTest, ALoadWithoutTablesFindsTheMemoryInThePool) {
+  const Version first = Loaded("a");
+  for (const bool is_complete : {false, true}) {
+    KeepMemory();
+    ASSERT_TRUE(store_->CopyAhead());
+    if (is_complete) CopyAllAhead();
+    EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
+    const auto permit = store_->BeginLoad("m", {});
+    while (pool_->KeepStep()) {
+    }
+    EXPECT_EQ(pool_->Statistics().spare_resident_bytes, kTableSlabBytes);
+    EXPECT_FALSE(store_->CopyAhead());
+    EXPECT_EQ(pool_->Statistics().in_use_count, 1);
+  }
+  CopyAllAhead();
+  EXPECT_EQ(store_->Statistics().standby_count, 1);
+}
+
+// The keeper is told when nothing loads any more.
+TEST_F(TableStoreTest, ACopyAheadWaitsForTheLoadsOfAllModels) {
+  const Version first = Loaded("a");
+  KeepMemory();
+  ASSERT_TRUE(store_->CopyAhead());
+  TableStore::LoadPermit second = store_->BeginLoad("n", {});
+  TableStore::LoadPermit third = store_->BeginLoad("o", {});
+  EXPECT_FALSE(store_->CopyAhead());
+  second.reset();
+  EXPECT_FALSE(store_->CopyAhead());
+  EXPECT_EQ(store_->Statistics().copying_bytes, kTableBytes);
+  int told_count = 0;
+  pool_->NotifyOfWork([&] { ++told_count; });
+  third.reset();
+  pool_->NotifyOfWork(nullptr);
+  EXPECT_GT(told_count, 0);
+  CopyAllAhead();
+  EXPECT_EQ(NewLoad("a").claim().use(), TableUse::kUndo);
+}
+
+// As if the keeper had lost its core there. Its step may be the first or a later one.
+TEST_F(TableStoreTest, ALoadGoesOnWithoutACopyInTheMiddleOfAStep) {
+  const Version first = Loaded("a", {1, 5});
+  for (const char* const contents : {"a", "b"}) {
+    for (const int step_count : {0, 2}) {
+      KeepMemory();
+      for (int i = 0; i < step_count; ++i) ASSERT_TRUE(store_->CopyAhead());
+      ASSERT_TRUE(store_->BeginCopyStep());
+      Load second = NewLoad(contents);
+      EXPECT_EQ(second.claim().use(), TableUse::kFresh);
+      EXPECT_EQ(second.claim().bytes_to_fill(), kTableBytes);
+      second.Restore();
+      store_->PerformCopyStep();
+      EXPECT_TRUE(store_->EndCopyStep());
+      EXPECT_EQ(store_->Statistics().copying_bytes, 0);
+      EXPECT_EQ(pool_->Statistics().in_use_count, 2);
+      second.Scatter({5, 6}, std::byte{9});
+      ExpectIntact(second.Finish());
+      ExpectIntact(first);
+      store_->Forget("m");
+    }
+  }
+}
+
+TEST_F(TableStoreTest, AVersionThatIsUnloadedInAStepIsNotWritten) {
+  Version first = Loaded("a", {1, 5});
+  KeepMemory();
+  ASSERT_TRUE(store_->BeginCopyStep());
+  first = {};
+  {
+    Load second = NewLoad("a");
+    EXPECT_TRUE(second.claim().copies());
+    second.Restore();
+    store_->PerformCopyStep();
+    EXPECT_TRUE(store_->EndCopyStep());
+    ExpectIntact(second.Finish());
+  }
+  EXPECT_EQ(store_->Statistics().copying_bytes, 0);
+  EXPECT_EQ(store_->Statistics().held_count, 0);
+  EXPECT_EQ(store_->Statistics().standby_bytes, kTableBytes);
+  EXPECT_EQ(pool_->Statistics().in_use_count, 1);
+}
+
+// A load that is checked against a limit would be refused for memory that it gets itself.
+TEST_F(TableStoreTest, ACopyUnderWayIsNeitherHeldNorOnStandby) {
+  const Version first = Loaded("a");
+  KeepMemory();
+  ASSERT_TRUE(store_->CopyAhead());
+  EXPECT_EQ(store_->Statistics().held_bytes, kTableBytes);
+  EXPECT_EQ(store_->Statistics().standby_bytes, 0);
+  EXPECT_EQ(store_->Statistics().dirty_count, 0);
+  EXPECT_EQ(store_->Statistics().copying_bytes, kTableBytes);
+}
+
+TEST_F(TableStoreTest, ANewFileIsCopiedAheadOverTheFormerOne) {
+  for (const bool is_sealed : {false, true}) {
+    Version first = is_sealed ? LoadedAndSealed("a") : Loaded("a", {1});
+    const Version second = is_sealed ? LoadedAndSealed("b") : Loaded("b");
+    store_->Expect("m", TablesOf(1));
+    CopyAllAhead();
+    EXPECT_EQ(store_->Statistics().standby_count, 0) << "the former one is held";
+    first = {};
+    CopyAllAhead();
+    EXPECT_EQ(pool_->Statistics().in_use_count, 2);
+    EXPECT_EQ(NewLoad("b").claim().use(), TableUse::kUndo);
+    ExpectIntact(second);
+    ExpectIntact(Loaded("b", {4}));
+    store_->Forget("m");
+  }
+}
+
+TEST_F(TableStoreTest, AGrownTableIsCopiedAheadToo) {
+  Version first = Loaded("a");
+  const TableWish grown{"m", "b", 3 * kTableBytes, /*is_written=*/true};
+  std::unique_ptr<TableClaim> claim;
+  {
+    const auto permit = store_->BeginLoad("m", {grown});
+    claim = std::move(store_->Claim(grown, kRowBytes).value());
+    claim->BeginOverwrite();
+    std::memset(claim->data(), 1, grown.bytes);
+    claim->EndOverwrite();
+    claim->Commit();
+  }
+  VersionTables tables;
+  tables.Add(grown.bytes, kRowBytes, /*is_written=*/true);
+  store_->Expect("m", tables);
+  first = {};
+  EXPECT_EQ(store_->Statistics().standby_bytes, 0);
+  KeepMemory(tables);
+  CopyAllAhead();
+  EXPECT_EQ(store_->Statistics().standby_bytes, grown.bytes);
+  EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
+}
+
+// Its table is the copy then, and no more memory is kept.
+TEST_F(TableStoreTest, AVersionThatIsUnloadedEndsItsCopyAhead) {
+  Version first = Loaded("a", {1});
+  KeepMemory();
+  ASSERT_TRUE(store_->CopyAhead());
+  first = {};
+  EXPECT_EQ(store_->Statistics().copying_bytes, 0);
+  EXPECT_EQ(store_->Statistics().held_bytes, 0);
+  EXPECT_EQ(store_->Statistics().standby_bytes, kTableBytes);
+  EXPECT_EQ(pool_->Statistics().in_use_count, 1);
+  EXPECT_FALSE(store_->CopyAhead());
+  Load second = NewLoad("a");
+  EXPECT_EQ(second.claim().use(), TableUse::kUndo);
+  second.Restore();
+  ExpectIntact(second.Finish());
+}
+
+// The table of another model may stand by, and then the copied one too.
+TEST_F(TableStoreTest, NoMoreThanIsKeptStandsByBesideACopyAhead) {
+  Version first = Loaded("a", {1});
+  Load other(store_.get(), "n", "b", /*is_written=*/false);
+  other.Restore();
+  Version second = other.Finish();
+  VersionTables tables;
+  tables.Add(kTableBytes, kRowBytes, /*is_written=*/false);
+  store_->Expect("n", tables);
+  KeepMemory();
+  ASSERT_TRUE(store_->CopyAhead());
+  second = {};
+  EXPECT_EQ(store_->Statistics().standby_bytes, kTableBytes);
+  first = {};
+  EXPECT_EQ(store_->Statistics().standby_bytes, kTableBytes);
+  EXPECT_EQ(pool_->Statistics().in_use_count, 1);
+}
+
+TEST_F(TableStoreTest, AModelThatIsGoneEndsItsCopyAhead) {
+  Version first = Loaded("a");
+  KeepMemory();
+  ASSERT_TRUE(store_->CopyAhead());
+  store_->Forget("m");
+  EXPECT_EQ(store_->Statistics().copying_bytes, 0);
+  first = {};
+  EXPECT_FALSE(store_->CopyAhead());
+  EXPECT_EQ(pool_->Statistics().in_use_count, 0);
+}
+
+// It does not come back as an owner without tables.
+TEST_F(TableStoreTest, AModelThatIsGoneInAStepLeavesNothing) {
+  for (const int step_count : {0, 1, 3}) {
+    Version first = Loaded("a");
+    KeepMemory();
+    for (int i = 0; i < step_count; ++i) ASSERT_TRUE(store_->CopyAhead());
+    ASSERT_TRUE(store_->BeginCopyStep());
+    store_->Forget("m");
+    store_->PerformCopyStep();
+    EXPECT_TRUE(store_->EndCopyStep());
+    EXPECT_FALSE(store_->CopyAhead());
+    first = {};
+    EXPECT_EQ(store_->Statistics().standby_count, 0);
+    EXPECT_EQ(pool_->Statistics().in_use_count, 0);
+    while (pool_->KeepStep()) {
+    }
+    EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0) << "no memory is kept for it";
+  }
+}
+
+TEST_F(TableStoreTest, AStoppedStoreCopiesNothingAhead) {
+  const Version first = Loaded("a");
+  KeepMemory();
+  ASSERT_TRUE(store_->CopyAhead());
+  store_->StopCopyingAhead();
+  EXPECT_FALSE(store_->CopyAhead());
+  EXPECT_EQ(store_->Statistics().standby_count, 0);
+  EXPECT_EQ(pool_->Statistics().in_use_count, 1);
+}
+
+TEST_F(TableStoreTest, MemoryForOthersIsNotTakenForACopyAhead) {
+  const Version first = Loaded("a");
+  pool_->Expect("n", {4 * kMiB, 4 * kMiB, 4 * kMiB});
+  KeepMemory();
+  EXPECT_FALSE(store_->CopyAhead());
+  // The model's own arena is of the same load.
+  pool_->Forget("n");
+  pool_->Expect("m", {4 * kMiB, 4 * kMiB, 4 * kMiB});
+  KeepMemory();
+  EXPECT_TRUE(store_->CopyAhead());
+}
+
+// A copy has the spare memory for itself, but for an eighth of it.
+TEST_F(TableStoreTest, ASmallNeighbourHoldsUpNoCopyAhead) {
+  const size_t table_bytes = 32 * kMiB;
+  const TableWish wish{"m", "a", table_bytes, /*is_written=*/true};
+  VersionTables tables;
+  tables.Add(table_bytes, kRowBytes, /*is_written=*/true);
+  std::unique_ptr<TableClaim> claim;
+  {
+    const auto permit = store_->BeginLoad("m", {wish});
+    claim = std::move(store_->Claim(wish, kRowBytes).value());
+    claim->BeginOverwrite();
+    std::memset(claim->data(), 1, table_bytes);
+    claim->EndOverwrite();
+    claim->Commit();
+  }
+  pool_->Expect("n", {6 * kMiB, 6 * kMiB, 6 * kMiB});
+  KeepMemory(tables);
+  EXPECT_FALSE(store_->CopyAhead());
+  pool_->Expect("n", {4 * kMiB, 4 * kMiB, 4 * kMiB});
+  EXPECT_TRUE(store_->CopyAhead());
+}
+
+TEST(TableStore, KeepsNoCopyAheadIfItKeepsNoTables) {
+  const auto pool = std::make_shared<SlabPool>(SlabPoolOptions());
+  const auto store = NewStore(pool, 0);
+  Load load(store.get(), "m", "a", /*is_written=*/true);
+  load.Restore();
+  const Version first = load.Finish();
+  store->Expect("m", TablesOf(1));
+  pool->Refill(SIZE_MAX);
+  while (pool->KeepStep()) {
+  }
+  EXPECT_FALSE(store->CopyAhead());
+}
 
 TEST_F(TableStoreTest, ARetiredCopyIsUndoneAndWrittenAgain) {
   const Version first = Loaded("a");
@@ -387,18 +764,34 @@ TEST_F(TableStoreTest, ASealedTableIsWrittenByTheNextLoad) {
 
 TEST_F(TableStoreTest, ThePoolKeepsMemoryUntilThereAreTwoCopies) {
   const Version first = Loaded("a");
-  store_->Expect("m", OneTable());
+  store_->Expect("m", TablesOf(1));
   pool_->Refill(SIZE_MAX);
   while (pool_->KeepStep()) {
   }
   EXPECT_GE(pool_->Statistics().spare_resident_bytes, kTableBytes);
   const Version second = Loaded("a");
   EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
-  store_->Expect("m", OneTable());
+  store_->Expect("m", TablesOf(1));
   pool_->Refill(SIZE_MAX);
   while (pool_->KeepStep()) {
   }
   EXPECT_EQ(pool_->Statistics().spare_resident_bytes, 0);
+}
+
+// Else the pool may be told last what was true first, and keep memory for a model that is gone.
+TEST_F(TableStoreTest, NoNeedChangesWhileThePoolIsTold) {
+  std::future<TableStatistics> other;
+  bool was_let_in = false;
+  pool_->NotifyOfWork([&] {
+    if (other.valid()) return;
+    other = std::async(std::launch::async, [this] { return store_->Statistics(); });
+    was_let_in = other.wait_for(std::chrono::milliseconds(50)) == std::future_status::ready;
+  });
+  store_->Expect("m", TablesOf(1));
+  pool_->NotifyOfWork(nullptr);
+  ASSERT_TRUE(other.valid());
+  EXPECT_EQ(other.get().held_count, 0);
+  EXPECT_FALSE(was_let_in);
 }
 
 #ifdef __SANITIZE_THREAD__
@@ -411,11 +804,29 @@ constexpr int kSequenceCount = 40;
 class StoreModel {
  public:
   explicit StoreModel(uint32_t seed)
-      : rng_(seed), store_(NewStore(pool_, Below(3))), written_share_(Below(3)) {}
+      : rng_(seed),
+        kept_count_(Below(3)),
+        store_(NewStore(pool_, kept_count_)),
+        written_share_(Below(3)) {}
 
   void TakeAction() {
+    TakeOneAction();
+    ExpectExactSums();
+  }
+  void End() {
+    while (!versions_.empty()) Unload();
+    store_->StopCopyingAhead();
+    Forget("m");
+    Forget("n");
+    EXPECT_EQ(pool_->Statistics().in_use_count, 0);
+  }
+
+ private:
+  int Below(int end) { return static_cast<int>(rng_() % static_cast<uint32_t>(end)); }
+
+  void TakeOneAction() {
     const std::string owner = Below(3) == 0 ? "n" : "m";
-    switch (Below(8)) {
+    switch (Below(11)) {
       case 0:
       case 1:
       case 2:
@@ -427,19 +838,29 @@ class StoreModel {
         return FailLoad(owner);
       case 6:
         return Below(10) == 0 ? Forget(owner) : FailLoad(owner);
+      case 7:
+      case 8:
+        return CopyAhead(Below(8));
+      case 9:
+        // The load of a version without tables.
+        static_cast<void>(store_->BeginLoad(owner, {}));
+        return;
       default:
         for (const Version& version : versions_) ExpectIntact(version);
     }
   }
-  void End() {
-    while (!versions_.empty()) Unload();
-    Forget("m");
-    Forget("n");
-    EXPECT_EQ(pool_->Statistics().in_use_count, 0);
+  // Each slab is that of one table, and the tables that versions have are those that are held.
+  void ExpectExactSums() const {
+    std::set<const std::byte*> held;
+    for (const Version& version : versions_) held.insert(version.data);
+    const TableStatistics statistics = store_->Statistics();
+    EXPECT_EQ(statistics.held_count, held.size());
+    EXPECT_EQ(statistics.held_bytes, held.size() * kTableBytes);
+    EXPECT_LE(statistics.standby_bytes, kept_count_ * kTableBytes);
+    const auto copying_count = statistics.copying_bytes / static_cast<int64_t>(kTableBytes);
+    EXPECT_EQ(pool_->Statistics().in_use_count,
+              statistics.held_count + statistics.standby_count + copying_count);
   }
-
- private:
-  int Below(int end) { return static_cast<int>(rng_() % static_cast<uint32_t>(end)); }
   std::string File() { return Below(4) == 0 ? "b" : "a"; }
   std::vector<int64_t> Ids() {
     std::vector<int64_t> ids(Below(300));
@@ -456,7 +877,7 @@ class StoreModel {
     if (Below(8) == 0) {
       ASSERT_TRUE(store_->Seal({&load.claim()}).ok());
     }
-    store_->Expect(owner, {kTableBytes, kTableBytes});
+    store_->Expect(owner, TablesOf(1));
     versions_.push_back(load.Finish());
     ExpectIntact(versions_.back());
     const TableStatistics statistics = store_->Statistics();
@@ -478,9 +899,28 @@ class StoreModel {
     versions_.erase(versions_.begin() + index);
   }
   void Forget(const std::string& owner) { store_->Forget(owner); }
+  // Keeps the memory that is asked for, and copies at most so many pieces. The slab of a copy has
+  // the memory that it needs, and the spares have so much less.
+  void CopyAhead(int piece_count) {
+    pool_->Refill(SIZE_MAX);
+    while (pool_->KeepStep()) {
+    }
+    for (bool has_copied = true; has_copied && piece_count > 0; --piece_count) {
+      const SlabPoolStatistics before = pool_->Statistics();
+      has_copied = store_->CopyAhead().has_value();
+      const SlabPoolStatistics after = pool_->Statistics();
+      if (after.in_use_count > before.in_use_count) {
+        EXPECT_EQ(SpareBytes(before) - SpareBytes(after), kTableSlabBytes);
+      }
+    }
+  }
+  static int64_t SpareBytes(const SlabPoolStatistics& slabs) {
+    return slabs.spare_resident_bytes + slabs.surplus_resident_bytes;
+  }
 
   std::mt19937 rng_;
   const std::shared_ptr<SlabPool> pool_ = std::make_shared<SlabPool>(SlabPoolOptions());
+  const int kept_count_;
   const std::shared_ptr<TableStore> store_;
   const int written_share_;
   std::vector<Version> versions_;
@@ -495,26 +935,79 @@ TEST(TableStoreModel, EveryVersionKeepsItsBytes) {
   }
 }
 
-// Several threads load and unload versions of one model at once.
+// The keeper's thread, and what it has done.
+class CopyingKeeper {
+ public:
+  CopyingKeeper(SlabPool* pool, TableStore* store) : thread_([=] { Run(pool, store); }) {}
+
+  // Waits until the keeper has looked for work so often.
+  void AwaitLooks(int count) const {
+    const int64_t last = look_count_ + count;
+    while (look_count_ < last) std::this_thread::yield();
+  }
+  // Ends the thread. Returns how many pieces it has copied.
+  int64_t Stop() {
+    is_stopping_ = true;
+    thread_.join();
+    return piece_count_;
+  }
+
+ private:
+  void Run(SlabPool* pool, TableStore* store) {
+    for (; !is_stopping_; ++look_count_) {
+      pool->Refill(SIZE_MAX);
+      if (!pool->KeepStep() && store->CopyAhead()) ++piece_count_;
+    }
+  }
+
+  std::atomic<int64_t> look_count_{0};
+  std::atomic<bool> is_stopping_{false};
+  int64_t piece_count_ = 0;
+  std::thread thread_;  // The last one, because it uses the others.
+};
+
+// Three threads load and unload versions of one model at once, and one forgets the model and
+// expects it again. Each waits for the keeper, which copies ahead while all of them wait.
 TEST(TableStoreThreads, NobodySharesATableThatIsWritten) {
   const std::shared_ptr<SlabPool> pool = std::make_shared<SlabPool>(SlabPoolOptions());
   const std::shared_ptr<TableStore> store = NewStore(pool, 2);
-  store->Expect("m", {kTableBytes, kTableBytes});
+  // The pool has memory for a copy besides the tables of three versions.
+  VersionTables tables = TablesOf(1);
+  tables.serving_count = 3;
+  store->Expect("m", tables);
+  CopyingKeeper keeper(pool.get(), store.get());
   std::vector<std::thread> threads;
   for (uint32_t seed = 0; seed < 3; ++seed) {
-    threads.emplace_back([&store, seed] {
+    threads.emplace_back([&store, &keeper, seed] {
       std::mt19937 rng(seed);
       for (int i = 0; i < 40; ++i) {
         const bool is_written = rng() % 2 == 0;
-        Load load(store.get(), "m", "a", is_written);
+        Load load(store.get(), "m", rng() % 4 == 0 ? "b" : "a", is_written);
         load.Restore();
         if (is_written) load.Scatter({static_cast<int64_t>(rng() % kRowCount)}, std::byte{1});
-        ExpectIntact(load.Finish());
+        const Version version = load.Finish();
+        keeper.AwaitLooks(static_cast<int>(rng() % 20));
+        ExpectIntact(version);
       }
     });
   }
+  threads.emplace_back([&store, &keeper, &tables] {
+    for (int i = 0; i < 40; ++i) {
+      keeper.AwaitLooks(5);
+      store->Forget("m");
+      EXPECT_GE(store->Statistics().held_count, 0);
+      store->Expect("m", tables);
+    }
+  });
   for (std::thread& thread : threads) thread.join();
+  store->Forget("m");
+  EXPECT_GT(keeper.Stop(), 0) << "nothing was copied ahead";
+  store->StopCopyingAhead();
   EXPECT_EQ(store->Statistics().held_count, 0);
+  EXPECT_EQ(pool->Statistics().in_use_count, 0);
+  while (pool->KeepStep()) {
+  }
+  EXPECT_EQ(pool->Statistics().spare_resident_bytes, 0) << "no memory is kept for the model";
 }
 
 // The log of replaced rows is read with the size of its own rows.
@@ -546,7 +1039,7 @@ TEST_P(OtherRowsTest, ACopyUndoesTheRowsOfItsSource) {
   const auto claim = Claim();
   ASSERT_TRUE(claim->copies());
   claim->BeginOverwrite();
-  claim->Copy(0, kTableBytes);
+  claim->CopyNext(kTableBytes);
   claim->UndoRows(3);
   claim->EndOverwrite();
   ExpectIntact(RowsOfFile("a", claim->data()));

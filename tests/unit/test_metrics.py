@@ -866,6 +866,7 @@ def test_process_shows_slabs_memory_config_and_build():
     }
     assert value(series, "serving_table_held_bytes") == 4_004
     assert value(series, "serving_table_standby_bytes") == 5_005
+    assert value(series, "serving_table_copying_bytes") == 6_006
     assert value(series, "serving_tables_dirty") == 1
     assert value(series, "serving_request_memory_in_use_bytes") == 5_000
     assert value(series, "serving_request_memory_peak_bytes") == 6_000

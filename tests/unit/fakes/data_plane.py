@@ -293,6 +293,7 @@ class FakeSlabPool:
             standby_count=len(standby),
             standby_bytes=standby_bytes,
             dirty_count=0,
+            copying_bytes=0,
         )
 
     def hold_tables(self, holder: "FakeSavedModelLoad") -> None:

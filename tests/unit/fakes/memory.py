@@ -25,7 +25,12 @@ SLAB_POOL_STATISTICS = SlabPoolStatistics(
 )
 
 TABLE_STATISTICS = TableStatistics(
-    held_count=4, held_bytes=4_004, standby_count=5, standby_bytes=5_005, dirty_count=1
+    held_count=4,
+    held_bytes=4_004,
+    standby_count=5,
+    standby_bytes=5_005,
+    dirty_count=1,
+    copying_bytes=6_006,
 )
 
 REQUEST_MEMORY_STATISTICS = RequestMemoryStatistics(
