@@ -122,6 +122,9 @@ base::Status Client::Pin(char* data, size_t bytes) const {
       !MILLPOND_PJRT_HAS(api_, PJRT_Client_DmaUnmap)) {
     return {base::Code::kUnimplemented, description_ + " pins no memory"};
   }
+  if (HasOverduePin()) {
+    return {base::Code::kUnavailable, "the driver has not ended an earlier pin"};
+  }
   MILLPOND_PJRT_ARGS(PJRT_Client_DmaMap, pin);
   pin.client = client_;
   pin.data = data;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -49,11 +50,16 @@ class Client {
   // Returns how another process may compile for the devices (Accelerator::topology).
   std::optional<std::string> Topology() const;
   // Makes `bytes` of this process's memory at `data` ones that accelerators copy directly. Returns
-  // UNIMPLEMENTED if the plugin cannot. The memory stays until Unpin.
+  // UNIMPLEMENTED if the plugin cannot, and UNAVAILABLE while a pin is overdue. The memory stays
+  // until Unpin.
   base::Status Pin(char* data, size_t bytes) const;
   // Ends what Pin began at `data`. After an error, as of a device that is gone, the memory may be
   // pinned until the process ends.
   base::Status Unpin(char* data) const;
+  // Notes that the driver has not ended a pin in time, or that it has at last: others would hang as
+  // well meanwhile.
+  void CountPinAsOverdue(bool is_overdue) const { overdue_pins_ += is_overdue ? 1 : -1; }
+  bool HasOverduePin() const { return overdue_pins_.load() > 0; }
   // Returns the number by which a program names the device that it runs on.
   base::StatusOr<int64_t> IdOf(PJRT_Device* device) const;
 
@@ -75,6 +81,7 @@ class Client {
   std::string description_;
   const std::string plugin_build_;
   mutable DriverPace pace_;
+  mutable std::atomic<int> overdue_pins_{0};
 };
 
 }  // namespace millpond::pjrt

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "native/base/crash_page.h"
 
@@ -25,32 +26,39 @@ DriverThread::~DriverThread() {
 
 bool DriverThread::IsWaiting(const Task* task) const {
   return std::any_of(waiting_.begin(), waiting_.end(),
-                     [&](const Entry& entry) { return entry.task == task; });
+                     [&](const Entry& entry) { return entry.task.get() == task; });
 }
 
 void DriverThread::Request(Task* task) {
   const std::lock_guard lock(mutex_);
   if (IsWaiting(task)) return;
-  waiting_.push_back({task});
+  waiting_.push_back({Borrowed(task), 0, nullptr});
   changed_.notify_all();
 }
 
-bool DriverThread::Perform(Task* task) {
-  bool has_ended = false;
+bool DriverThread::PerformFor(const std::shared_ptr<Task>& task, int64_t limit_ns) {
+  const auto has_ended = std::make_shared<bool>(false);
   std::unique_lock lock(mutex_);
   if (is_stopping_) return false;
-  waiting_.push_back({task, base::ThisCrashMark(), &has_ended});
+  waiting_.push_back({task, base::ThisCrashMark(), has_ended});
   ++performing_count_;
   changed_.notify_all();
-  changed_.wait(lock, [&] { return has_ended || (is_stopping_ && current_ != task); });
+  const auto is_over = [&] { return *has_ended || (is_stopping_ && current_ != task.get()); };
+  if (limit_ns == kNoLimit) {
+    changed_.wait(lock, is_over);
+  } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), is_over)) {
+    // If it has not begun, it never does.
+    const auto is_it = [&](const Entry& entry) { return entry.has_ended == has_ended; };
+    waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), is_it), waiting_.end());
+  }
   --performing_count_;
   changed_.notify_all();
-  return has_ended;
+  return *has_ended;
 }
 
 void DriverThread::Forget(Task* task) {
   std::unique_lock lock(mutex_);
-  const auto is_task = [&](const Entry& entry) { return entry.task == task; };
+  const auto is_task = [&](const Entry& entry) { return entry.task.get() == task; };
   waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), is_task), waiting_.end());
   changed_.wait(lock, [&] { return current_ != task; });
 }
@@ -65,9 +73,9 @@ void DriverThread::Run() {
   for (;;) {
     changed_.wait(lock, [&] { return is_stopping_ || !waiting_.empty(); });
     if (is_stopping_) return;
-    const Entry entry = waiting_.front();
+    const Entry entry = std::move(waiting_.front());
     waiting_.pop_front();
-    current_ = entry.task;
+    current_ = entry.task.get();
     lock.unlock();
     {
       const auto caller = base::CrashScope::For(entry.crash_mark);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -37,19 +38,25 @@ class DriverThread {
   void Request(Task* task);
   // Runs `task`, and waits until it has ended. Returns false if it was not run, because the thread
   // ends. A crash of the task is one of the caller's version (CrashScope).
-  [[nodiscard]] bool Perform(Task* task);
+  [[nodiscard]] bool Perform(Task* task) { return PerformFor(Borrowed(task), kNoLimit); }
+  // The same, but waits for `limit_ns` at most, because a driver may hang. Returns false then too:
+  // if the task has begun, it goes on, and is kept until it ends.
+  [[nodiscard]] bool PerformFor(const std::shared_ptr<Task>& task, int64_t limit_ns);
   // `task` is not run any more. Waits if it runs now.
   void Forget(Task* task);
   // The tasks that wait now.
   size_t waiting_count() const;
 
  private:
+  static constexpr int64_t kNoLimit = -1;
+
   struct Entry {
-    Task* task = nullptr;
+    std::shared_ptr<Task> task;
     uint32_t crash_mark = 0;
-    bool* has_ended = nullptr;  // of a caller of Perform; null for a Request
+    std::shared_ptr<bool> has_ended;  // of a caller of Perform; null for a Request
   };
 
+  static std::shared_ptr<Task> Borrowed(Task* task) { return {std::shared_ptr<Task>(), task}; }
   void Run();
   bool IsWaiting(const Task* task) const;
 

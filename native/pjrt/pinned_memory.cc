@@ -1,6 +1,8 @@
 #include "native/pjrt/pinned_memory.h"
 
 #include <iterator>
+#include <thread>
+#include <utility>
 
 namespace millpond::pjrt {
 
@@ -8,31 +10,48 @@ namespace millpond::pjrt {
 class PinnedMemory::Call final : public DriverThread::Task {
  public:
   // 0 bytes: unpins.
-  Call(const Client& client, std::byte* start, size_t bytes)
-      : client_(client), start_(reinterpret_cast<char*>(start)), bytes_(bytes) {}
+  Call(std::shared_ptr<const Client> client, std::byte* start, size_t bytes)
+      : client_(std::move(client)), start_(reinterpret_cast<char*>(start)), bytes_(bytes) {}
 
-  // Makes the call, and rests.
-  bool Make(DriverThread* thread) {
-    bool was_made = false;
-    client_.pace().Make([&] { was_made = thread->Perform(this); });
-    return was_made && is_done_;
+  bool is_done() const { return state_.load() == State::kDone; }
+  // Leaves a call that is overdue to itself, unless it has just ended, or never begins.
+  void Leave() {
+    State state = State::kBegun;
+    client_->CountPinAsOverdue(true);
+    if (!state_.compare_exchange_strong(state, State::kLeft)) client_->CountPinAsOverdue(false);
   }
 
  private:
+  enum class State { kWaiting, kBegun, kDone, kFailed, kLeft };
+
   void Run() override {
-    is_done_ = (bytes_ == 0 ? client_.Unpin(start_) : client_.Pin(start_, bytes_)).ok();
+    state_.store(State::kBegun);
+    const bool is_done = (bytes_ == 0 ? client_->Unpin(start_) : client_->Pin(start_, bytes_)).ok();
+    State state = State::kBegun;
+    if (state_.compare_exchange_strong(state, is_done ? State::kDone : State::kFailed)) return;
+    if (is_done) static_cast<void>(client_->Unpin(start_));
+    client_->CountPinAsOverdue(false);
   }
 
-  const Client& client_;
+  const std::shared_ptr<const Client> client_;
   char* const start_;
   const size_t bytes_;
-  bool is_done_ = false;
+  std::atomic<State> state_{State::kWaiting};
 };
 
+PinnedMemory::~PinnedMemory() {
+  // The driver may never end the call that the thread makes, so another one waits for that.
+  if (client_->HasOverduePin()) std::thread([thread = std::move(thread_)] {}).detach();
+}
+
 bool PinnedMemory::Pin(std::byte* start, size_t bytes) {
-  if (has_failed_.load()) return false;
+  if (has_failed_.load() || client_->HasOverduePin()) return false;
   if (!budget_.Take(static_cast<int64_t>(bytes))) return false;
-  if (!Call(*client_, start, bytes).Make(&thread_)) {
+  const auto call = std::make_shared<Call>(client_, start, bytes);
+  bool has_ended = false;
+  client_->pace().Make([&] { has_ended = thread_->PerformFor(call, overdue_ns_); });
+  if (!has_ended) call->Leave();
+  if (!call->is_done()) {
     budget_.Return(static_cast<int64_t>(bytes));
     return false;
   }
@@ -53,7 +72,10 @@ void PinnedMemory::Unpin(std::byte* start, size_t bytes) {
       return;
     }
   }
-  if (Call(*client_, start, 0).Make(&thread_)) {
+  Call call(client_, start, 0);
+  bool has_ended = false;
+  client_->pace().Make([&] { has_ended = thread_->Perform(&call); });
+  if (has_ended && call.is_done()) {
     budget_.Return(static_cast<int64_t>(bytes));
   } else {
     has_failed_.store(true);

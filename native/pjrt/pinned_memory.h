@@ -21,6 +21,11 @@ namespace millpond::pjrt {
 // A piece is pinned and unpinned by a call of its own, with rests between them (DriverPace): so a
 // run waits for one piece at most.
 //
+// A driver may hang. So nobody waits for a pin longer than overdue_ns, and meanwhile nothing else
+// is pinned: the memory of loads, of whatever device, is copied once more then. When the driver
+// ends such a call after all, the piece is unpinned at once. There is no limit to the wait for an
+// unpin, because a device that still has the piece would read what the memory becomes.
+//
 // Thread: any. Owner: shared by the accelerators and the slabs with pinned pieces, which keep the
 // client. Cost of a lease: a mutex, twice.
 class PinnedMemory final : public memory::PagePinner {
@@ -28,8 +33,10 @@ class PinnedMemory final : public memory::PagePinner {
   class Lease;
 
   // Pins `bytes_max` at most.
-  PinnedMemory(std::shared_ptr<const Client> client, int64_t bytes_max)
-      : client_(std::move(client)), budget_(bytes_max) {}
+  PinnedMemory(std::shared_ptr<const Client> client, int64_t bytes_max,
+               int64_t overdue_ns = kStallNs)
+      : client_(std::move(client)), overdue_ns_(overdue_ns), budget_(bytes_max) {}
+  ~PinnedMemory() override;
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
@@ -58,9 +65,10 @@ class PinnedMemory final : public memory::PagePinner {
   void Abandon(Piece* piece);
 
   const std::shared_ptr<const Client> client_;
+  const int64_t overdue_ns_;
   base::ByteBudget budget_;
   std::atomic<bool> has_failed_{false};  // a call to unpin
-  DriverThread thread_{"pin-memory"};
+  std::unique_ptr<DriverThread> thread_ = std::make_unique<DriverThread>("pin-memory");
   std::mutex mutex_;
   std::condition_variable returned_;
   std::map<const std::byte*, Piece> pieces_;  // by their start; guarded by the mutex

@@ -338,12 +338,13 @@ PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
     const std::lock_guard<std::mutex> lock(mutex);
     controls.load_count += 1;
   }
+  PJRT_Device* const device = DeviceOf(args->overridden_serialized_compile_options,
+                                       args->overridden_serialized_compile_options_size);
+  if (controls.before_load) controls.before_load(device->description.id);
   if (controls.load_error != 0) {
     return MakeError(static_cast<PJRT_Error_Code>(controls.load_error), "it is not loaded");
   }
-  return MakeExecutable({args->serialized_executable, args->serialized_executable_size},
-                        DeviceOf(args->overridden_serialized_compile_options,
-                                 args->overridden_serialized_compile_options_size),
+  return MakeExecutable({args->serialized_executable, args->serialized_executable_size}, device,
                         &args->loaded_executable);
 }
 PJRT_Error* TopologyCreate(PJRT_TopologyDescription_Create_Args* args) {
@@ -423,6 +424,7 @@ PJRT_Error* ExecutableSerialize(PJRT_Executable_Serialize_Args* args) {
 
 PJRT_Error* ClientDmaMap(PJRT_Client_DmaMap_Args* args) {
   if (controls.crashes_in_pins) std::abort();
+  if (controls.before_pin) controls.before_pin();
   if (!controls.pins) return MakeError(PJRT_Error_Code_UNIMPLEMENTED, "no pins");
   const std::lock_guard<std::mutex> lock(mutex);
   const auto* const start = static_cast<const char*>(args->data);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 // The controls of a PJRT plugin for tests, fake_pjrt_plugin.cc. Its programs are texts of the form
@@ -27,6 +28,9 @@ struct FakePjrtControls {
   bool pins = true;
   bool unpins = true;            // false: as a device that is gone
   bool crashes_in_pins = false;  // ends the process
+  // Called at the start of each pin, and of each load of an executable for a device: they may hang.
+  std::function<void()> before_pin;
+  std::function<void(int64_t device)> before_load;
   int64_t crashing_part = -1;    // the part of a tensor that ends the process, counted from now
   bool transfers_parts = true;   // of a plugin that is opened now
   bool is_column_major = false;  // lays tensors out in another way than the process

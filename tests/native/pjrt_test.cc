@@ -50,6 +50,16 @@ base::Status RunThere(const RowProgram& program, int64_t rows,
   return program.Run(*program.parameters().Pin(), rows, inputs, outputs);
 }
 
+// Returns the answer to `rows` rows of 1.
+std::vector<float> RunOnes(const RowProgram& program, int64_t rows) {
+  const std::vector<float> input(rows, 1);
+  std::vector<float> output(rows);
+  EXPECT_TRUE(RunThere(program, rows, {reinterpret_cast<const char*>(input.data())},
+                       {reinterpret_cast<char*>(output.data())})
+                  .ok());
+  return output;
+}
+
 // Memory of this process for runs, within a limit of its own.
 class HeapMemory {
  public:
@@ -198,6 +208,95 @@ TEST(DriverPace, ACallThatHangsHoldsUpNoOtherForLong) {
   end.set_value();
 }
 
+// Calls for one device may hang while the driver serves the others.
+TEST_F(PjrtTest, ALoadThatHangsHoldsUpNoOtherDevice) {
+  controls_->device_count = 2;
+  const Accelerator::List accelerators = MakeAccelerators();
+  const std::string bytes = accelerators[0]->Compile(Code(1, 1)).value()->Serialize().value();
+  std::promise<void> begun;
+  std::promise<void> end;
+  controls_->before_load = [&, ended = end.get_future().share()](int64_t device) {
+    if (device != 0) return;
+    begun.set_value();
+    ended.wait();
+  };
+  auto hung =
+      std::async(std::launch::async, [&] { return accelerators[0]->LoadExecutable(bytes).ok(); });
+  begun.get_future().wait();
+  alignas(4096) static std::byte memory[4096];
+  EXPECT_TRUE(accelerators[1]->pinned()->Pin(memory, sizeof(memory)));
+  {
+    const auto program = MakeProgram(accelerators[1], {1}, 1);
+    EXPECT_TRUE(program->Offer(1, std::move(accelerators[1]->LoadExecutable(bytes).value())).ok());
+    EXPECT_EQ(RunOnes(*program, 1), std::vector{kFactor});
+  }
+  accelerators[1]->pinned()->Unpin(memory, sizeof(memory));
+  EXPECT_EQ(hung.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  end.set_value();
+  EXPECT_TRUE(hung.get());
+}
+
+// Each load pins memory, of whatever device.
+class HangingPinTest : public PjrtTest {
+ protected:
+  HangingPinTest() {
+    controls_->before_pin = [this, ended = end_.get_future().share()] {
+      if (pin_count_++ == 0) ended.wait();
+    };
+  }
+
+  // On a busy machine a pin may be overdue before it begins.
+  void HangInAPin() {
+    do EXPECT_FALSE(pinned_->Pin(memory_[0], sizeof(memory_[0])));
+    while (pin_count_ == 0);
+  }
+
+  static constexpr int64_t kOverdueNs = 20'000'000;
+  alignas(4096) static inline std::byte memory_[2][4096];
+  std::promise<void> end_;
+  std::atomic<int> pin_count_{0};
+  std::shared_ptr<const Client> client_ = Client::Make(plugin_.value(), 1).value();
+  std::unique_ptr<PinnedMemory> pinned_ =
+      std::make_unique<PinnedMemory>(client_, INT64_MAX, kOverdueNs);
+};
+
+TEST_F(HangingPinTest, NoPinIsMadeUntilItsEnd) {
+  HangInAPin();
+  EXPECT_EQ(pinned_->bytes(), 0);
+  EXPECT_FALSE(pinned_->Pin(memory_[1], sizeof(memory_[1])));
+  EXPECT_EQ(client_->Pin(reinterpret_cast<char*>(memory_[1]), 4096).code(), Code::kUnavailable);
+  EXPECT_EQ(pin_count_, 1);
+  end_.set_value();
+  while (!pinned_->Pin(memory_[1], sizeof(memory_[1]))) std::this_thread::yield();
+  EXPECT_EQ(controls_->live_pins, 1) << "the other piece may be unmapped by now";
+  EXPECT_EQ(pinned_->Take(memory_[0]).end(), nullptr);
+  pinned_->Unpin(memory_[1], sizeof(memory_[1]));
+}
+
+TEST_F(HangingPinTest, OthersThatWaitAlreadyAreNotMade) {
+  auto other = std::async(std::launch::async, [&] {
+    while (pin_count_ == 0) std::this_thread::yield();
+    return pinned_->Pin(memory_[1], sizeof(memory_[1]));
+  });
+  HangInAPin();
+  EXPECT_FALSE(other.get());
+  EXPECT_EQ(pin_count_, 1);
+  end_.set_value();
+  while (client_->HasOverduePin()) std::this_thread::yield();
+  pinned_.reset();
+  EXPECT_EQ(controls_->live_pins, 0);
+}
+
+TEST_F(HangingPinTest, TheEndWaitsForNone) {
+  HangInAPin();
+  pinned_.reset();
+  end_.set_value();
+  while (client_.use_count() > 1) std::this_thread::yield();
+  EXPECT_TRUE(client_->Pin(reinterpret_cast<char*>(memory_[1]), 4096).ok());
+  EXPECT_EQ(controls_->live_pins, 1);
+  EXPECT_TRUE(client_->Unpin(reinterpret_cast<char*>(memory_[1])).ok());
+}
+
 TEST(DriverPace, ARestIsLongerWhileRunsGoOn) {
   EXPECT_EQ(DriverPace::RestNs(500, 0), 2'000);
   EXPECT_EQ(DriverPace::RestNs(500, DriverPace::kBusyNs - 1), 2'000);
@@ -320,16 +419,6 @@ TEST_F(PjrtTest, AFailedRunGivesItsErrorAndFreesItsBuffers) {
   controls_->memory_bytes_max = INT64_MAX;
   EXPECT_TRUE(run().ok());
   EXPECT_EQ(controls_->live_buffers, buffers);
-}
-
-// Returns the answer to `rows` rows of 1.
-std::vector<float> RunOnes(const RowProgram& program, int64_t rows) {
-  const std::vector<float> input(rows, 1);
-  std::vector<float> output(rows);
-  EXPECT_TRUE(RunThere(program, rows, {reinterpret_cast<const char*>(input.data())},
-                       {reinterpret_cast<char*>(output.data())})
-                  .ok());
-  return output;
 }
 
 // Each size has pinned buffers, whatever the number of runs and versions, and of rows in a run. The
