@@ -1,6 +1,7 @@
 #include "native/inference/batch_verifier.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -34,6 +35,8 @@ constexpr int64_t kBatchRowsMin = 2;
 constexpr int64_t kBatchRowsMax = 1024;
 // The elements by which an open size is padded.
 constexpr int64_t kPaddingSize = 1;
+// How far from zero the numbers of a row are at least that is compared for its padding.
+constexpr double kAwayFromZero = 0.25;
 // A sample is repeated with other values, because equal rows hide that they are mixed. The first
 // variant is the sample. The next ones have other numbers and texts. A model may not take them, as
 // an integer may be an unknown id. So the others have other numbers of floating dtypes only.
@@ -282,10 +285,14 @@ class Trial {
     return "";
   }
 
-  // Returns "" if a row gives the same with padded inputs, else a reason.
+  // Returns "" if a row gives the same with padded inputs, else a reason. The zeros of the padding
+  // may matter only beside numbers below or above them, as to a maximum or a minimum.
   std::string ComparePadded() const {
     for (const Sample& sample : samples_) {
       std::string refusal = ComparePadded(sample);
+      for (const double sign : {-1.0, 1.0}) {
+        if (refusal.empty()) refusal = ComparePaddedOfSign(sample, sign);
+      }
       if (!refusal.empty()) return refusal;
     }
     return "";
@@ -296,6 +303,20 @@ class Trial {
     TensorList inputs;
     TensorList result;  // alone
   };
+
+  // Compares the first row with all of its floats below or above zero. The model may not take it.
+  std::string ComparePaddedOfSign(const Sample& sample, double sign) const {
+    Sample made;
+    const Status joined = tensor::JoinRows({{&sample.inputs, 0, 1}},
+                                           tensor::LayoutOf(sample.inputs), 1, &made.inputs);
+    if (!joined.ok()) return "";
+    for (size_t i = 0; i < made.inputs.size(); ++i) {
+      ChangeFloats(i, &made.inputs, [sign](int64_t, double value) {
+        return sign * (std::abs(value) + kAwayFromZero);
+      });
+    }
+    return Run(made.inputs, &made.result).ok() ? ComparePadded(made) : "";
+  }
 
   std::string ComparePadded(const Sample& sample) const {
     tensor::RowLayout layout = tensor::LayoutOf(sample.inputs);

@@ -57,7 +57,7 @@ bool BatchCheck::Passes(const BatchMembers& batch, const RunResults& results) co
   const bool may_check = batch.is_widened ? signature_.ChecksBatchesOf(Evidence::kPaddedInputs)
                                           : signature_.ChecksBatchesOf(Evidence::kEqualRows) ||
                                                 signature_.ChecksBatchesOf(Evidence::kRows);
-  const bool is_sample = signature_.TakeSample();
+  const bool is_sample = signature_.TakeSample(batch.is_widened);
   if (!may_check && !is_sample) return true;
   const Evidence evidence = EvidenceOf(batch);
   if (!signature_.TakeCheck(evidence) && !is_sample) return true;

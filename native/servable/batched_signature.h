@@ -68,9 +68,10 @@ struct BatchedSignature {
     }
     if (checks.goes_on) checks_go_on = true;
   }
-  // Returns true for one of kCheckedEvery batches, or requests in pieces, if checks go on.
-  bool TakeSample() {
-    return checks_go_on.load(std::memory_order_relaxed) &&
+  // Returns true for one of kCheckedEvery batches, or requests in pieces, if checks go on. The
+  // checks of padded batches always do, because no graph shows that padding does not matter.
+  bool TakeSample(bool is_padded = false) {
+    return (is_padded || checks_go_on.load(std::memory_order_relaxed)) &&
            sampled_from_count.fetch_add(1, std::memory_order_relaxed) % kCheckedEvery == 0;
   }
   bool ChecksBatchesOf(Evidence evidence) const {

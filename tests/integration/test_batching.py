@@ -364,6 +364,28 @@ def test_inputs_of_other_lengths_are_batched_if_padded(
         assert sizes_under_load(hosted, model, are_lengths_equal=False) == {1}
 
 
+def maximum(x: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    return {"y": tf.reduce_max(x, axis=1)}
+
+
+def minimum(x: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    return {"y": tf.reduce_min(x, axis=1)}
+
+
+def test_extremes_of_rows_are_never_padded(host: ModelHost, tmp_path: Path):
+    """Padding by zeros changes a maximum of numbers below zero only, and a minimum of those above."""
+    export(tmp_path / "extremes", maximum, minimum)
+    settings = {"batching": {"enabled": True, "pads_variable_length_inputs": True}}
+    hosted = host.model(prefix="extremes", settings=settings).serve(tmp_path / "extremes")
+    for signature in ("maximum", "minimum"):
+        (refused,) = hosted.logged("batching_refused", signature=signature)
+        assert str(refused["reason"]).startswith("its inputs are not padded: output 'y', row 0: ")
+
+
 @pytest.mark.parametrize(("is_split", "sizes"), [(False, {20}), (True, {6, 2})])
 def test_large_request_is_answered(
     add: AddModel, model: BatchedModel, sizes: set[int], *, is_split: bool

@@ -245,6 +245,18 @@ TEST_F(BatchVerifierOfPaddingTest, ModelThatAveragesIsBatchedWithoutPadding) {
       << batching.refusal;
 }
 
+TEST_F(BatchVerifierOfPaddingTest, ModelThatTakesAnExtremeIsBatchedWithoutPadding) {
+  for (const bool is_max : {true, false}) {
+    const SignatureBatching batching = Verified([is_max](const Floats& row) {
+      return is_max ? *std::max_element(row.begin(), row.end())
+                    : *std::min_element(row.begin(), row.end());
+    });
+    EXPECT_TRUE(batching.is_on);
+    EXPECT_EQ(batching.refusal.find("its inputs are not padded: output 'y', row 0: "), 0U)
+        << batching.refusal;
+  }
+}
+
 TEST_F(BatchVerifierTest, OutputWithoutTheRowsIsRefused) {
   Make([](const Floats& x) -> base::StatusOr<Floats> {
     return Floats{std::accumulate(x.begin(), x.end(), 0.0F)};

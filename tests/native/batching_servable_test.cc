@@ -1085,6 +1085,22 @@ TEST_F(BatchingServableTest, PaddedBatchThatDiffersEndsPaddingOnly) {
       "of 2 rows, int64[1,1] alone");
 }
 
+// No graph shows that padding does not matter, however many batches have passed.
+TEST_F(BatchingServableTest, PaddedBatchesAreComparedWithoutEnd) {
+  BatchSettings settings;
+  settings.pads_inputs = true;
+  Make(settings);
+  servable_->TurnOn(SignatureOf("serving_default"), {0, 0, false});
+  inner_->widens_z = true;
+  for (uint64_t i = 0; i < BatchedSignature::kCheckedEvery; ++i) {
+    Request narrow = RequestOf({1});
+    Request wide = RequestOf({2, 2}, 2);
+    AnswerAll({&wide, &narrow});
+  }
+  EXPECT_TRUE(Batching().is_on);
+  EXPECT_EQ(Batching().refusal.substr(0, 26), "its inputs are not padded:");
+}
+
 // The rest of the batch, and the requests behind it, wait for the check.
 TEST_F(BatchingServableTest, CheckRunsHalfOfTheRowsAtMostTheLastFirst) {
   servable_->TurnOn(SignatureOf("serving_default"), {1, 1, false});
