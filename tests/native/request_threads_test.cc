@@ -6,9 +6,11 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/base/clock.h"
 #include "native/base/giving_way.h"
 #include "native/base/other_thread.h"
 #include "native/base/thread_cores.h"
@@ -402,6 +405,162 @@ TEST_F(GreedyRunsTest, WithAllThreadsOneIsLeftToOtherModels) {
     EXPECT_TRUE(threads.Join(4 * testing::kSecond));
     Restart();
   }
+}
+
+// A network that gives a group's thread several requests at once. It can hold wakes back.
+class GivenRequests final : public EventSource {
+ public:
+  using Calls = std::vector<std::shared_ptr<RunnableCall>>;
+
+  bool HandleEvents(size_t group, int timeout_ms, ReceiveSpace*, Calls* to_run,
+                    std::atomic<int>* idle_count) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    bool is_woken = false;
+    if (timeout_ms != 0) {
+      changed_.wait(lock, [&] {
+        is_woken = !holds_wakes_ && woken_.erase(group) > 0;
+        return is_over_ || is_woken || given_.count(group) > 0;
+      });
+      if (given_.count(group) > 0) *to_run = std::move(given_.extract(group).mapped());
+    }
+    if (idle_count != nullptr) idle_count->fetch_sub(1);
+    return is_woken;
+  }
+  void Wake(size_t group) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    woken_.insert(group);
+    ++wake_count_;
+    changed_.notify_all();
+  }
+  void CheckTimes(int64_t) override {}
+  void Give(size_t group, Calls calls) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    given_[group] = std::move(calls);
+    changed_.notify_all();
+  }
+  int wake_count() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return wake_count_;
+  }
+  void HoldWakes(bool are_held) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    holds_wakes_ = are_held;
+    changed_.notify_all();
+  }
+  void End() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_over_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<size_t, Calls> given_;
+  std::set<size_t> woken_;  // groups
+  int wake_count_ = 0;
+  bool holds_wakes_ = false;
+  bool is_over_ = false;
+};
+
+// Three models that share three threads, each of a group: two of these run, and one waits.
+class SharingModelsTest : public RequestThreadsTest {
+ protected:
+  SharingModelsTest() {
+    for (const char* const model : {"first", "next", "other"}) {
+      auto servable = std::make_unique<testing::RowServable>(
+          servable::ServableId{model, 1},
+          [this, model](const testing::RowRun&) { return Run(model); });
+      const auto entry = std::make_shared<servable::ServableEntry>(std::move(servable));
+      EXPECT_TRUE(servable::PublishHighest(map_, entry).ok());
+    }
+  }
+  // Runs of each model that take long, until the models share the threads.
+  void ShareThreads(GivenRequests* source, const RequestThreads& threads) {
+    while (!threads.is_shared()) {
+      for (const char* const model : {"first", "next", "other"}) {
+        source->Give(0, {NewCall(model)});
+        while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
+      }
+    }
+    are_watched_ = true;
+  }
+  std::shared_ptr<RunnableCall> NewCall(const std::string& model) {
+    return NewRequest(stream_ += 2, 1, model);
+  }
+  base::Status Run(const std::string& model) {
+    if (!are_watched_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    } else if (watch_) {
+      watch_(model);
+    }
+    return {};
+  }
+
+  std::function<void(const std::string& model)> watch_;
+
+ private:
+  std::atomic<bool> are_watched_{false};
+  int32_t stream_ = -1;
+};
+
+// Returns false if it does not become true in time.
+bool AwaitFor(const std::atomic<bool>& is_true, int64_t ns) {
+  const int64_t end_ns = base::MonotonicNs() + ns;
+  while (!is_true && base::MonotonicNs() < end_ns) std::this_thread::yield();
+  return is_true;
+}
+
+// The thread of the first run takes the next one at once, of another model, and never looks at the
+// other group while it lasts. Wakes are held back until then, so that no idle thread takes it. If
+// another thread runs it all the same, the round shows nothing. Nor does it if no thread is idle,
+// or if the watchdog wakes one just then, so most rounds decide.
+TEST_F(SharingModelsTest, ARunsThreadIsFreeForHeldBackRequestsOfOtherGroups) {
+  constexpr int kRoundsMax = 200;
+  constexpr int kShownCount = 9;
+  GivenRequests source;
+  RequestThreads threads(&source, map_.batches(), PlanGroups({{0}, {1}, {2}}, 3), 3);
+  threads.Start();
+  ShareThreads(&source, threads);
+  int shown_count = 0;
+  int woken_count = 0;
+  for (int round = 0; round < kRoundsMax && shown_count < kShownCount; ++round) {
+    std::atomic<bool> has_begun{false}, is_held_back{false}, has_second{false}, is_over{false};
+    std::atomic<std::thread::id> first_thread;
+    std::atomic<int> wakes_before{0};
+    std::atomic<int> ended_count{0};
+    watch_ = [&](const std::string& model) {
+      if (model == "first" && !has_begun.exchange(true)) {
+        first_thread = std::this_thread::get_id();
+        AwaitFor(is_held_back, testing::kSecond);
+        wakes_before = source.wake_count();
+      } else if (model == "first") {
+        has_second = true;
+      } else if (model == "other") {
+        is_held_back = true;  // its thread has queued what came with it
+        AwaitFor(is_over, testing::kSecond);
+      } else {
+        if (first_thread.load() == std::this_thread::get_id() && is_held_back && !has_second) {
+          ++shown_count;
+          woken_count += source.wake_count() > wakes_before ? 1 : 0;
+        }
+        source.HoldWakes(false);
+        is_over = true;
+      }
+      ++ended_count;
+    };
+    source.HoldWakes(true);
+    source.Give(0, {NewCall("first"), NewCall("next")});
+    if (!AwaitFor(has_begun, testing::kSecond / 5)) source.HoldWakes(false);
+    source.Give(1, {NewCall("other"), NewCall("first")});
+    while (ended_count < 4) std::this_thread::yield();
+    while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
+  }
+  EXPECT_EQ(shown_count, kShownCount);
+  EXPECT_GT(woken_count, kShownCount / 2) << "for the request that waited for the first run's end";
+  threads.Stop();
+  source.End();
+  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
 }
 
 // A network to which nothing comes. It notes the cores of the threads that wait.
