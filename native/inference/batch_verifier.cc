@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -85,6 +86,27 @@ void ChangeFloats(size_t index, TensorList* tensors,
   void* const elements = tensor::MutableElements(index, tensors);
   if (view.dtype == tensor::dtype::kFloat) ChangeAs<float>(elements, view.element_count, change);
   if (view.dtype == tensor::dtype::kDouble) ChangeAs<double>(elements, view.element_count, change);
+}
+
+// Returns `value` with that sign, and 1 or -1 for 0. The least number has no other sign, and stays.
+template <typename T>
+T WithSign(T value, bool is_below) {
+  if (value == 0) return is_below ? T{-1} : T{1};
+  const bool stays = (value < 0) == is_below || value == std::numeric_limits<T>::min();
+  return stays ? value : static_cast<T>(-value);
+}
+
+// Sets each number of tensor `index` above zero, or below it if `is_below`: floats by `distance` at
+// least, integers by 1. Texts and integers of other sizes stay.
+void MoveFromZero(size_t index, bool is_below, double distance, TensorList* tensors) {
+  ChangeFloats(index, tensors, [is_below, distance](int64_t, double value) {
+    return (is_below ? -1 : 1) * (std::abs(value) + distance);
+  });
+  const tensor::TensorView view = tensor::ViewTensor(*tensors, index);
+  const auto move = [is_below](int64_t, auto value) { return WithSign(value, is_below); };
+  void* const elements = tensor::MutableElements(index, tensors);
+  if (view.dtype == tensor::dtype::kInt32) ChangeAs<int32_t>(elements, view.element_count, move);
+  if (view.dtype == tensor::dtype::kInt64) ChangeAs<int64_t>(elements, view.element_count, move);
 }
 
 // Returns what is added to element `at`: 1 or more, and another number in the next variant.
@@ -290,8 +312,8 @@ class Trial {
   std::string ComparePadded() const {
     for (const Sample& sample : samples_) {
       std::string refusal = ComparePadded(sample);
-      for (const double sign : {-1.0, 1.0}) {
-        if (refusal.empty()) refusal = ComparePaddedOfSign(sample, sign);
+      for (const bool is_below : {true, false}) {
+        if (refusal.empty()) refusal = ComparePaddedFarFromZero(sample, is_below);
       }
       if (!refusal.empty()) return refusal;
     }
@@ -304,16 +326,14 @@ class Trial {
     TensorList result;  // alone
   };
 
-  // Compares the first row with all of its floats below or above zero. The model may not take it.
-  std::string ComparePaddedOfSign(const Sample& sample, double sign) const {
+  // Compares the first row with all of its numbers below or above zero. The model may not take it.
+  std::string ComparePaddedFarFromZero(const Sample& sample, bool is_below) const {
     Sample made;
     const Status joined = tensor::JoinRows({{&sample.inputs, 0, 1}},
                                            tensor::LayoutOf(sample.inputs), 1, &made.inputs);
     if (!joined.ok()) return "";
     for (size_t i = 0; i < made.inputs.size(); ++i) {
-      ChangeFloats(i, &made.inputs, [sign](int64_t, double value) {
-        return sign * (std::abs(value) + kAwayFromZero);
-      });
+      MoveFromZero(i, is_below, kAwayFromZero, &made.inputs);
     }
     return Run(made.inputs, &made.result).ok() ? ComparePadded(made) : "";
   }

@@ -47,11 +47,11 @@ VERSION_FILE = "batching_params.pbtxt"
 PHASES = ("queue", "decode", "batch", "run", "encode")
 
 
-def export(path: Path, *functions: Callable[[Any], dict[str, Any]]) -> None:
+def export(path: Path, *functions: Callable[[Any], dict[str, Any]], dtype: Any = "float32") -> None:
     """Exports a model with a signature for each function of a matrix `x`, with the function's name."""
     import tensorflow as tf
 
-    spec = tf.TensorSpec([None, None], tf.float32, "x")
+    spec = tf.TensorSpec([None, None], dtype, "x")
     signatures = {
         function.__name__: tf.function(function).get_concrete_function(x=spec)
         for function in functions
@@ -376,14 +376,23 @@ def minimum(x: Any) -> dict[str, Any]:
     return {"y": tf.reduce_min(x, axis=1)}
 
 
+def integer_maximum(x: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    return {"y": tf.reduce_max(x, axis=1)}
+
+
 def test_extremes_of_rows_are_never_padded(host: ModelHost, tmp_path: Path):
     """Padding by zeros changes a maximum of numbers below zero only, and a minimum of those above."""
-    export(tmp_path / "extremes", maximum, minimum)
+    export(tmp_path / "floats", maximum, minimum)
+    export(tmp_path / "integers", integer_maximum, dtype="int64")
     settings = {"batching": {"enabled": True, "pads_variable_length_inputs": True}}
-    hosted = host.model(prefix="extremes", settings=settings).serve(tmp_path / "extremes")
-    for signature in ("maximum", "minimum"):
-        (refused,) = hosted.logged("batching_refused", signature=signature)
-        assert str(refused["reason"]).startswith("its inputs are not padded: output 'y', row 0: ")
+    for path, *signatures in (("floats", "maximum", "minimum"), ("integers", "integer_maximum")):
+        hosted = host.model(prefix=path, settings=settings).serve(tmp_path / path)
+        for signature in signatures:
+            (refused,) = hosted.logged("batching_refused", signature=signature)
+            reason = str(refused["reason"])
+            assert reason.startswith("its inputs are not padded: output 'y', row 0: ")
 
 
 @pytest.mark.parametrize(("is_split", "sizes"), [(False, {20}), (True, {6, 2})])
