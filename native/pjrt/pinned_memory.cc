@@ -14,9 +14,12 @@ class PinnedMemory::Call final : public DriverThread::Task {
       : client_(std::move(client)), start_(reinterpret_cast<char*>(start)), bytes_(bytes) {}
 
   bool is_done() const { return state_.load() == State::kDone; }
-  // Leaves a call that is overdue to itself, unless it has just ended, or never begins.
+  // Leaves a call that is overdue to itself, unless it has just ended. One that has not begun never
+  // does: the thread may have taken it already.
   void Leave() {
-    State state = State::kBegun;
+    State state = State::kWaiting;
+    if (state_.compare_exchange_strong(state, State::kLeft)) return;
+    state = State::kBegun;
     client_->CountPinAsOverdue(true);
     if (!state_.compare_exchange_strong(state, State::kLeft)) client_->CountPinAsOverdue(false);
   }
@@ -25,9 +28,10 @@ class PinnedMemory::Call final : public DriverThread::Task {
   enum class State { kWaiting, kBegun, kDone, kFailed, kLeft };
 
   void Run() override {
-    state_.store(State::kBegun);
+    State state = State::kWaiting;
+    if (!state_.compare_exchange_strong(state, State::kBegun)) return;
     const bool is_done = (bytes_ == 0 ? client_->Unpin(start_) : client_->Pin(start_, bytes_)).ok();
-    State state = State::kBegun;
+    state = State::kBegun;
     if (state_.compare_exchange_strong(state, is_done ? State::kDone : State::kFailed)) return;
     if (is_done) static_cast<void>(client_->Unpin(start_));
     client_->CountPinAsOverdue(false);

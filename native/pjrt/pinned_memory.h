@@ -42,9 +42,8 @@ class PinnedMemory final : public memory::PagePinner {
 
   bool Pin(std::byte* start, size_t bytes) override;
   // Waits for the end of the leases of the piece, but for abandoned ones. If there are some, or if
-  // the driver refuses, as after the loss of a
-  // device, the piece counts to the end, because its pages may be held, and nothing is pinned any
-  // more.
+  // the driver refuses, as after the loss of a device, the piece counts to the end, because its
+  // pages may be held, and nothing is pinned any more.
   void Unpin(std::byte* start, size_t bytes) override;
 
   // Returns a lease of the piece that has `place`, or an empty one if it is not pinned.

@@ -666,6 +666,7 @@ PJRT_Error* TransferData(PJRT_AsyncHostToDeviceTransferManager_TransferData_Args
   }
   CountIfPinned(args->data, bytes, &controls.copies_from_pinned);
   controls.part_bytes_max = std::max(controls.part_bytes_max, args->transfer_size);
+  buffer->is_sent = true;
   args->done_with_h2d_transfer =
       late != nullptr ? StartLatePart(*args, buffer) : StartPart(*args, buffer);
   return nullptr;

@@ -297,6 +297,20 @@ TEST_F(HangingPinTest, TheEndWaitsForNone) {
   EXPECT_TRUE(client_->Unpin(reinterpret_cast<char*>(memory_[1])).ok());
 }
 
+// Without any patience, a pin may be left just as the thread takes it up.
+TEST_F(PjrtTest, NoPinThatWasLeftStays) {
+  alignas(4096) static std::byte memory[4096];
+  const auto client = Client::Make(plugin_.value(), 1).value();
+  {
+    PinnedMemory pinned(client, INT64_MAX, /*overdue_ns=*/0);
+    for (int pin = 0; pin < 5'000; ++pin) {
+      if (pinned.Pin(memory, sizeof(memory))) pinned.Unpin(memory, sizeof(memory));
+    }
+    while (client->HasOverduePin()) std::this_thread::yield();
+  }
+  EXPECT_EQ(controls_->live_pins, 0);
+}
+
 TEST(DriverPace, ARestIsLongerWhileRunsGoOn) {
   EXPECT_EQ(DriverPace::RestNs(500, 0), 2'000);
   EXPECT_EQ(DriverPace::RestNs(500, DriverPace::kBusyNs - 1), 2'000);
