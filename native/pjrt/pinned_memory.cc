@@ -14,8 +14,8 @@ class PinnedMemory::Call final : public DriverThread::Task {
       : client_(std::move(client)), start_(reinterpret_cast<char*>(start)), bytes_(bytes) {}
 
   bool is_done() const { return state_.load() == State::kDone; }
-  // Leaves a call that is overdue to itself, unless it has just ended. A call that has not begun never
-  // does: the thread may have taken it already.
+  // Leaves a call that is overdue to itself, unless it has just ended. A call that has not begun
+  // never does: the thread may have taken it already.
   void Leave() {
     State state = State::kWaiting;
     if (state_.compare_exchange_strong(state, State::kLeft)) return;

@@ -69,10 +69,12 @@ struct BatchedSignature {
     if (checks.goes_on) checks_go_on = true;
   }
   // Returns true for one of kCheckedEvery batches, or requests in pieces, if checks go on. The
-  // checks of padded batches always do, because no graph shows that padding does not matter.
+  // checks of padded batches always do, because no graph shows that padding does not matter. They
+  // are counted apart: if both kinds came by turns, all samples could be of one of them.
   bool TakeSample(bool is_padded = false) {
+    auto& from_count = is_padded ? sampled_from_padded_count : sampled_from_count;
     return (is_padded || checks_go_on.load(std::memory_order_relaxed)) &&
-           sampled_from_count.fetch_add(1, std::memory_order_relaxed) % kCheckedEvery == 0;
+           from_count.fetch_add(1, std::memory_order_relaxed) % kCheckedEvery == 0;
   }
   bool ChecksBatchesOf(Evidence evidence) const {
     return unchecked_counts[static_cast<size_t>(evidence)].load(std::memory_order_relaxed) > 0;
@@ -98,6 +100,7 @@ struct BatchedSignature {
   std::array<std::atomic<int32_t>, kEvidenceCount> unchecked_counts{};
   std::atomic<bool> checks_go_on{false};
   std::atomic<uint64_t> sampled_from_count{1};  // batches of which TakeSample takes some
+  std::atomic<uint64_t> sampled_from_padded_count{1};
   tensor::Magnitudes magnitudes;
   std::atomic<bool> is_on{false};
   std::atomic<bool> pads_inputs;

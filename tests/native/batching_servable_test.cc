@@ -1101,6 +1101,23 @@ TEST_F(BatchingServableTest, PaddedBatchesAreComparedWithoutEnd) {
   EXPECT_EQ(Batching().refusal.substr(0, 26), "its inputs are not padded:");
 }
 
+TEST_F(BatchingServableTest, PaddedBatchesAreComparedBesideOthers) {
+  BatchSettings settings;
+  settings.pads_inputs = true;
+  Make(settings);
+  servable_->TurnOn(SignatureOf("serving_default"), {0, 0, true});
+  inner_->widens_z = true;
+  for (uint64_t i = 0; i < BatchedSignature::kCheckedEvery; ++i) {
+    Request narrow = RequestOf({1});
+    Request wide = RequestOf({2, 2}, 2);
+    AnswerAll({&wide, &narrow});
+    Request a = RequestOf({1});
+    Request b = RequestOf({2});
+    AnswerAll({&a, &b});
+  }
+  EXPECT_EQ(Batching().refusal.substr(0, 26), "its inputs are not padded:");
+}
+
 // The rest of the batch, and the requests behind it, wait for the check.
 TEST_F(BatchingServableTest, CheckRunsHalfOfTheRowsAtMostTheLastFirst) {
   servable_->TurnOn(SignatureOf("serving_default"), {1, 1, false});
