@@ -79,6 +79,18 @@ std::optional<size_t> FindReplaceable(const TableState& source, const std::set<C
   return found;
 }
 
+// Returns false if versions that were loaded after those of the table hold tables, and none of its
+// size, as after a file with grown tables.
+bool IsUsefulAtRest(const TableState& free, const std::vector<TableState>& tables) {
+  bool has_newer = false;
+  for (const TableState& table : tables) {
+    if (table.owner != free.owner || table.holder_count == 0 || table.load <= free.load) continue;
+    if (table.bytes == free.bytes) return true;
+    has_newer = true;
+  }
+  return !has_newer;
+}
+
 }  // namespace
 
 std::optional<TableChoice> ChooseCopyAhead(const std::vector<TableState>& tables,
@@ -118,6 +130,21 @@ TableChoice ChooseTable(const TableWish& wish, const std::vector<TableState>& ta
   choice.source = FindSource(wish, tables);
   if (!choice.source) choice.reason = ReasonOf(wish, tables);
   return choice;
+}
+
+std::vector<size_t> ChooseUseless(
+    const std::vector<TableState>& tables,
+    const std::map<std::string, std::optional<std::set<size_t>>>& wished_bytes) {
+  std::vector<size_t> useless;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (tables[i].holder_count > 0) continue;
+    const auto owner = wished_bytes.find(tables[i].owner);
+    const bool is_useful =
+        owner != wished_bytes.end() && (owner->second ? owner->second->count(tables[i].bytes) > 0
+                                                      : IsUsefulAtRest(tables[i], tables));
+    if (!is_useful) useless.push_back(i);
+  }
+  return useless;
 }
 
 std::vector<size_t> ChooseDropped(const std::vector<TableState>& tables, size_t kept_count,

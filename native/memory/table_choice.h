@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct TableState {
   int holder_count = 0;           // of loads and versions
   uint64_t released_at = 0;       // orders the tables by the moment when their last holder let go
   bool is_written = false;        // the init op of its version may write rows of it
+  // Orders the loads by their begin: the newest one among those whose versions hold the table, or
+  // among all that it has had if there is none.
+  uint64_t load = 0;
 };
 
 // How a load gets a table.
@@ -73,6 +77,21 @@ TableChoice ChooseTable(const TableWish& wish, const std::vector<TableState>& ta
 // - Writes over a table without a holder only if no held table of the owner has its contents.
 std::optional<TableChoice> ChooseCopyAhead(const std::vector<TableState>& tables,
                                            const std::map<std::string, size_t>& room_bytes);
+
+// Returns the indices of the tables without a holder that are of no use, ascending.
+// `wished_bytes`: the sizes of the tables that loads under way want, for each known owner. An owner
+// without a load under way has an empty optional.
+//
+// Promises:
+// - Each table of an owner that is not known is of no use.
+// - While an owner loads, its tables are of use if they have a size that it wants.
+// - At rest a table is of use unless versions that were loaded after all of its own have tables,
+// and
+//   none of its size. So the order in which a version's tables are freed does not matter, and what
+//   the newest version leaves is of use.
+std::vector<size_t> ChooseUseless(
+    const std::vector<TableState>& tables,
+    const std::map<std::string, std::optional<std::set<size_t>>>& wished_bytes);
 
 // Returns the indices of the tables that are dropped, in this order. At most `kept_count` times the
 // bytes of the owner with the largest version may have no holder. A table with unknown contents

@@ -56,7 +56,20 @@ void VersionTables::Add(size_t table_bytes, size_t row_bytes, bool is_written) {
   log_bytes_max += TableSlabBytes(table_bytes, row_bytes) - LogOffset(table_bytes);
 }
 
-TableHold::~TableHold() { store_->Release(table_); }
+void StoredTable::AddHolder(uint64_t load) {
+  loads.insert(load);
+  newest_load = std::max(newest_load, load);
+  ++state.holder_count;
+  state.load = *loads.rbegin();
+}
+
+void StoredTable::RemoveHolder(uint64_t load) {
+  loads.erase(loads.find(load));
+  --state.holder_count;
+  state.load = loads.empty() ? newest_load : *loads.rbegin();
+}
+
+TableHold::~TableHold() { store_->Release(table_, load_); }
 
 TableClaim::TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const TableWish& wish,
                        size_t row_bytes)
@@ -68,7 +81,7 @@ TableClaim::TableClaim(std::shared_ptr<TableStore> store, Claimed claimed, const
       row_bytes_(row_bytes),
       row_count_(wish.bytes / row_bytes),
       former_contents_(std::move(claimed.former_contents)),
-      hold_(std::make_shared<TableHold>(store_, claimed.table)),
+      hold_(std::make_shared<TableHold>(store_, claimed.table, claimed.load)),
       source_(claimed.source),
       source_rows_left_(claimed.source == nullptr ? 0 : claimed.source->log_count),
       source_hold_(std::move(claimed.source_hold)) {
@@ -180,43 +193,56 @@ TableStore::LoadPermit TableStore::BeginLoad(const std::string& owner,
   };
   std::unique_ptr<TableCopy> unwanted;
   Slabs useless;
+  uint64_t load = 0;
   {
     Lock lock(mutex_);
-    ++load_counts_[owner];
+    load = ++load_count_;
+    std::set<size_t>& wished_bytes = loads_[owner][load];
+    for (const TableWish& wish : wishes) wished_bytes.insert(wish.bytes);
     stepped_.wait_for(lock, kStepPatience, [&] { return !is_own() || !copy_->is_stepping; });
     if (is_own() && !is_wished()) copy_->is_given_up = true;
     unwanted = TakeUnwantedCopy();
-    useless = RemoveUseless(owner, wishes);
+    useless = RemoveSurplus();
     if (!useless.empty()) TellNeed(owner);
   }
   EndCopy(std::move(unwanted));
   GiveBack(std::move(useless));
-  return {nullptr,
-          [store = shared_from_this(), owner](void* /*nothing*/) { store->EndLoad(owner); }};
+  return {new uint64_t(load), [store = shared_from_this(), owner](const uint64_t* number) {
+            store->EndLoad(owner, *number);
+            delete number;
+          }};
 }
 
 // Lets the keeper copy ahead again, if this was the last load.
-void TableStore::EndLoad(const std::string& owner) {
-  const std::lock_guard lock(mutex_);
-  if (--load_counts_[owner] == 0) load_counts_.erase(owner);
-  TellNeed(owner);
+void TableStore::EndLoad(const std::string& owner, uint64_t load) {
+  Slabs surplus;
+  {
+    const std::lock_guard lock(mutex_);
+    auto& own_loads = loads_[owner];
+    own_loads.erase(load);
+    if (own_loads.empty()) loads_.erase(owner);
+    surplus = RemoveSurplus();
+    TellNeed(owner);
+  }
+  GiveBack(std::move(surplus));
 }
 
 base::StatusOr<std::unique_ptr<TableClaim>> TableStore::Claim(const TableWish& wish,
-                                                              size_t row_bytes) {
+                                                              size_t row_bytes,
+                                                              const LoadPermit& permit) {
   Slabs unusable;
   std::unique_ptr<TableClaim> begun;
   TableClaim::Claimed claimed;
   {
     const std::lock_guard lock(mutex_);
     const TableChoice choice = ChooseWritable(wish, &unusable);
-    begun = TakeOverCopy(wish, row_bytes, choice);
-    if (begun == nullptr) claimed = Hold(choice, wish.is_written);
+    begun = TakeOverCopy(wish, row_bytes, choice, *permit);
+    if (begun == nullptr) claimed = Hold(choice, wish.is_written, *permit);
   }
   GiveBack(std::move(unusable));
   if (begun != nullptr) return begun;
   if (claimed.table == nullptr) {
-    auto made = MakeTable(wish, row_bytes);
+    auto made = MakeTable(wish, row_bytes, *permit);
     if (!made.ok()) return made.status();
     const std::lock_guard lock(mutex_);
     tables_.push_back(std::move(made.value()));
@@ -249,7 +275,7 @@ TableChoice TableStore::ChooseWritable(const TableWish& wish, Slabs* unusable) {
 // Makes the copy ahead that is under way the load's, if the load would begin the same copy, and
 // returns null if not. In the middle of a step the copy is the keeper's: the load goes without it.
 std::unique_ptr<TableClaim> TableStore::TakeOverCopy(const TableWish& wish, size_t row_bytes,
-                                                     const TableChoice& choice) {
+                                                     const TableChoice& choice, uint64_t load) {
   if (copy_ == nullptr || !wish.is_written || !choice.source) return nullptr;
   const TableWish& begun = copy_->wish;
   if (std::tie(begun.owner, begun.contents, begun.bytes, copy_->row_bytes) !=
@@ -262,6 +288,8 @@ std::unique_ptr<TableClaim> TableStore::TakeOverCopy(const TableWish& wish, size
   }
   tables_.push_back(std::move(copy_->table));
   std::unique_ptr<TableClaim> claim = std::move(copy_->claim);
+  claim->table_->AddHolder(load);
+  claim->table_->RemoveHolder(std::exchange(claim->hold_->load_, load));
   copy_ = nullptr;
   return claim;
 }
@@ -269,13 +297,14 @@ std::unique_ptr<TableClaim> TableStore::TakeOverCopy(const TableWish& wish, size
 // Keeps the chosen table for a load, and the table that is copied from being written to or dropped.
 // The result has no table if the load needs fresh memory. Takes the contents of a table that the
 // load may write away in the same step, because a table without contents is shared by no load.
-TableClaim::Claimed TableStore::Hold(const TableChoice& choice, bool is_written) {
+TableClaim::Claimed TableStore::Hold(const TableChoice& choice, bool is_written, uint64_t load) {
   TableClaim::Claimed claimed;
   claimed.choice = choice;
+  claimed.load = load;
   if (choice.use != TableUse::kFresh) {
     claimed.table = tables_[choice.index].get();
     TableState& state = claimed.table->state;
-    ++state.holder_count;
+    claimed.table->AddHolder(load);
     if (choice.use != TableUse::kShare) {
       claimed.former_contents = std::exchange(state.contents, "");
       state.is_written = is_written;
@@ -283,15 +312,16 @@ TableClaim::Claimed TableStore::Hold(const TableChoice& choice, bool is_written)
   }
   if (choice.source) {
     StoredTable* const source = tables_[*choice.source].get();
-    ++source->state.holder_count;
+    source->AddHolder(load);
     claimed.source = source;
-    claimed.source_hold = std::make_shared<TableHold>(shared_from_this(), source);
+    claimed.source_hold = std::make_shared<TableHold>(shared_from_this(), source, load);
   }
   return claimed;
 }
 
 base::StatusOr<std::unique_ptr<StoredTable>> TableStore::MakeTable(const TableWish& wish,
-                                                                   size_t row_bytes) {
+                                                                   size_t row_bytes,
+                                                                   uint64_t load) {
   base::StatusOr<std::unique_ptr<Slab>> slab =
       pool_->Take(wish.is_written ? WrittenOwner(wish.owner) : ReadOwner(wish.owner),
                   TableSlabBytes(wish.bytes, row_bytes), wish.bytes);
@@ -299,19 +329,19 @@ base::StatusOr<std::unique_ptr<StoredTable>> TableStore::MakeTable(const TableWi
   auto table = std::make_unique<StoredTable>();
   table->state.owner = wish.owner;
   table->state.bytes = wish.bytes;
-  table->state.holder_count = 1;
+  table->AddHolder(load);
   table->state.is_written = wish.is_written;
   table->slab = std::move(slab.value());
   return table;
 }
 
-void TableStore::Release(StoredTable* table) {
+void TableStore::Release(StoredTable* table, uint64_t load) {
   std::unique_ptr<TableCopy> unwanted;
   Slabs surplus;
   {
     const std::lock_guard lock(mutex_);
     const std::string owner = table->state.owner;
-    --table->state.holder_count;
+    table->RemoveHolder(load);
     table->state.released_at = ++release_count_;
     unwanted = TakeUnwantedCopy();
     surplus = RemoveSurplus();
@@ -405,47 +435,23 @@ std::unique_ptr<Slab> TableStore::Remove(size_t index) {
   return slab;
 }
 
-// Removes the tables without a holder that are too many, and all that are of no use.
+void TableStore::Remove(std::vector<size_t> indices, Slabs* removed) {
+  std::sort(indices.rbegin(), indices.rend());
+  for (const size_t index : indices) removed->push_back(Remove(index));
+}
+
+// Removes the tables without a holder that are of no use, and then those that are too many.
 TableStore::Slabs TableStore::RemoveSurplus() {
+  std::map<std::string, std::optional<std::set<size_t>>> wished_bytes;
+  for (const auto& [owner, version] : versions_) wished_bytes[owner];
+  for (const auto& [owner, loads] : loads_) {
+    if (versions_.count(owner) == 0) continue;
+    std::set<size_t>& bytes = wished_bytes[owner].emplace();
+    for (const auto& [load, wishes] : loads) bytes.insert(wishes.begin(), wishes.end());
+  }
   Slabs slabs;
-  for (size_t i = tables_.size(); i-- > 0;) {
-    if (tables_[i]->state.holder_count == 0 && !IsUseful(tables_[i]->state)) {
-      slabs.push_back(Remove(i));
-    }
-  }
-  std::vector<size_t> dropped = ChooseDropped(States(), kept_count_, VersionBytesMax());
-  std::sort(dropped.rbegin(), dropped.rend());
-  for (const size_t index : dropped) slabs.push_back(Remove(index));
-  return slabs;
-}
-
-// Returns false if the owner of a table without a holder is gone, or if its versions have tables of
-// other sizes, as after a file with grown tables.
-bool TableStore::IsUseful(const TableState& free) const {
-  if (versions_.count(free.owner) == 0) return false;
-  // A load may not have got all of its tables yet.
-  if (load_counts_.count(free.owner) > 0) return true;
-  bool has_others = false;
-  for (const auto& table : tables_) {
-    const TableState& state = table->state;
-    if (state.owner != free.owner || state.holder_count == 0) continue;
-    if (state.bytes == free.bytes) return true;
-    has_others = true;
-  }
-  return !has_others;
-}
-
-// Removes the owner's tables without a holder that are of no size that is wished for.
-TableStore::Slabs TableStore::RemoveUseless(const std::string& owner,
-                                            const std::vector<TableWish>& wishes) {
-  Slabs slabs;
-  for (size_t i = tables_.size(); i-- > 0;) {
-    const TableState& state = tables_[i]->state;
-    const bool is_useful =
-        std::any_of(wishes.begin(), wishes.end(),
-                    [&state](const TableWish& wish) { return wish.bytes == state.bytes; });
-    if (state.owner == owner && state.holder_count == 0 && !is_useful) slabs.push_back(Remove(i));
-  }
+  Remove(ChooseUseless(States(), wished_bytes), &slabs);
+  Remove(ChooseDropped(States(), kept_count_, VersionBytesMax()), &slabs);
   return slabs;
 }
 
@@ -468,7 +474,7 @@ std::optional<int64_t> TableStore::CopyAhead() {
 // Begins a step of the copy that is under way, or of the next one.
 bool TableStore::BeginCopyStep() {
   const std::lock_guard lock(mutex_);
-  if (!load_counts_.empty() || has_stopped_copying_) return false;
+  if (!loads_.empty() || has_stopped_copying_) return false;
   if (copy_ == nullptr) copy_ = BeginCopy();
   if (copy_ == nullptr) return false;
   copy_->is_stepping = true;
@@ -486,7 +492,7 @@ std::unique_ptr<TableStore::TableCopy> TableStore::BeginCopy() {
   copy->row_bytes = source.row_bytes;
   copy->rest_ns = CopyRestNs(versions_.at(state.owner).written_slab_bytes);
   copy->source = &source;
-  copy->claimed = Hold(*choice, true);
+  copy->claimed = Hold(*choice, true, state.load);
   if (copy->claimed.table != nullptr) {
     const auto place = tables_.begin() + static_cast<std::ptrdiff_t>(choice->index);
     copy->table = std::move(*place);
@@ -529,7 +535,7 @@ void TableStore::PerformCopyStep() {
 // Makes the claim of a copy in its first step. Returns false if the system refuses its memory.
 bool TableStore::MakeClaim(TableCopy* copy) {
   if (copy->table == nullptr) {
-    auto made = MakeTable(copy->wish, copy->row_bytes);
+    auto made = MakeTable(copy->wish, copy->row_bytes, copy->claimed.load);
     if (!made.ok()) return false;
     copy->table = std::move(made.value());
     copy->claimed.table = copy->table.get();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,8 @@
 // claimed    standby    the end of a load whose writes to it, if any, are in the log
 // claimed    dirty      the end of a load in the middle of another write
 // live       standby    the end of the last holder
-// standby    -          the limit of what is kept, or Forget: the slab goes to the pool
+// standby    -          the limit of what is kept, Forget, or a size of no use: the slab goes to
+//                       the pool
 // dirty      -          the same
 //
 // So a load that fails in the middle leaves a table whose contents are known for sure, or a dirty
@@ -77,12 +79,14 @@
 //
 // Memory. A table is charged to its owner, a model. Tables without a holder have at most kept_count
 // times the bytes of the largest version's tables. What is more goes back to the pool, and so does
-// each table of an owner that is forgotten, once it has no holder, and one of a size that the
-// owner's versions do not have any more. The pool is told to keep memory for the written tables of
-// the next version only as far as there is no copy of them besides those of the versions that the
-// owner serves at rest, and none that is under way. It is told under the mutex, so that what it
-// knows is what was true last. The log lies behind the table in its slab, for a quarter of the
-// rows. It has memory as far as it is used.
+// each table of an owner that is forgotten, once it has no holder, and one of a size that the owner
+// needs no more (ChooseUseless). What a version leaves is needed until another version that was
+// loaded after it is there: while its tables are freed one by one, none is measured by the rest,
+// and a load that fails drops nothing that the next one wants. The pool is told to keep memory for
+// the written tables of the next version only as far as there is no copy of them besides those of
+// the versions that the owner serves at rest, and none that is under way. It is told under the
+// mutex, so that what it knows is what was true last. The log lies behind the table in its slab,
+// for a quarter of the rows. It has memory as far as it is used.
 //
 // A leak. A tensor that is held beyond its version's end keeps its table live for ever, so its
 // memory is never written to. The version reports it (ArenaRemains).
@@ -120,20 +124,28 @@ struct StoredTable {
   // The entries that the log may have, and those that it has. Each is an id and the old row.
   size_t log_capacity = 0;
   size_t log_count = 0;
+  std::multiset<uint64_t> loads;  // of the holders
+  uint64_t newest_load = 0;       // that ever held it
+
+  void AddHolder(uint64_t load);
+  void RemoveHolder(uint64_t load);
 };
 
 // Keeps a table from being written to. Any thread may end it.
 class TableHold {
  public:
-  TableHold(std::shared_ptr<TableStore> store, StoredTable* table)
-      : store_(std::move(store)), table_(table) {}
+  TableHold(std::shared_ptr<TableStore> store, StoredTable* table, uint64_t load)
+      : store_(std::move(store)), table_(table), load_(load) {}
   ~TableHold();
   TableHold(const TableHold&) = delete;
   TableHold& operator=(const TableHold&) = delete;
 
  private:
+  friend class TableStore;
+
   const std::shared_ptr<TableStore> store_;
   StoredTable* const table_;
+  uint64_t load_;  // of the version that holds it; under the store's mutex
 };
 
 // The table of one load, until the load ends. Thread: the loader.
@@ -158,7 +170,7 @@ class TableClaim {
   // The bytes of the table that need no fresh memory.
   size_t resident_bytes() const { return resident_bytes_; }
   // The table stays as it is as long as this lives, or what has a copy of it.
-  const std::shared_ptr<const TableHold>& hold() const { return hold_; }
+  std::shared_ptr<const TableHold> hold() const { return hold_; }
 
   // Declares that the whole table will be written, before its first byte is: from now on the table
   // has the rows of this load, and an empty log. Its contents are unknown until EndOverwrite.
@@ -200,6 +212,7 @@ class TableClaim {
   struct Claimed {
     StoredTable* table = nullptr;
     TableChoice choice;
+    uint64_t load = 0;
     std::string former_contents;
     const StoredTable* source = nullptr;  // has one holder more for the claim
     std::shared_ptr<const TableHold> source_hold;
@@ -226,7 +239,7 @@ class TableClaim {
   bool has_written_ = false;
   bool is_overwriting_ = false;
   bool has_lost_contents_ = false;
-  std::shared_ptr<const TableHold> hold_;
+  std::shared_ptr<TableHold> hold_;
   const StoredTable* source_;  // null if there is none
   size_t copied_bytes_ = 0;
   size_t source_rows_left_;  // of its changed rows, not undone yet in the copy
@@ -243,17 +256,21 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   TableStore(const TableStore&) = delete;
   TableStore& operator=(const TableStore&) = delete;
 
-  // Keeps a load's memory from being used for copies ahead.
-  using LoadPermit = std::shared_ptr<void>;
+  // A load that is under way: its number, which orders the loads by their begin. Keeps the load's
+  // memory from being used for copies ahead, and the tables that it wants from being dropped for
+  // their size.
+  using LoadPermit = std::shared_ptr<const uint64_t>;
   // Stops copies ahead as long as the permit lives, for a load that wants `wishes`. Gives memory
-  // without a holder to the pool, as far as the load cannot use it as a table. Waits kStepPatience
-  // at most for a piece of the owner's that is under way.
+  // without a holder to the pool, as far as the owner's loads cannot use it as a table. Waits
+  // kStepPatience at most for a piece of the owner's that is under way. A load that fails ends its
+  // permit after its claims.
   [[nodiscard]] LoadPermit BeginLoad(const std::string& owner,
                                      const std::vector<TableWish>& wishes);
 
-  // Gets a table for a load. `row_bytes` divides the wish's bytes. Returns RESOURCE_EXHAUSTED if
-  // the system has no addresses. May wait for the pool, for milliseconds.
-  base::StatusOr<std::unique_ptr<TableClaim>> Claim(const TableWish& wish, size_t row_bytes);
+  // Gets a table for the load of `permit`. `row_bytes` divides the wish's bytes. Returns
+  // RESOURCE_EXHAUSTED if the system has no addresses. May wait for the pool, for milliseconds.
+  base::StatusOr<std::unique_ptr<TableClaim>> Claim(const TableWish& wish, size_t row_bytes,
+                                                    const LoadPermit& permit);
 
   // Returns the memory that the log of a table may take.
   static size_t LogBytesMax(size_t bytes, size_t row_bytes);
@@ -307,9 +324,10 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
     bool is_stepping = false;  // the keeper is at it, without the mutex
   };
 
-  base::StatusOr<std::unique_ptr<StoredTable>> MakeTable(const TableWish& wish, size_t row_bytes);
-  void Release(StoredTable* table);
-  void EndLoad(const std::string& owner);
+  base::StatusOr<std::unique_ptr<StoredTable>> MakeTable(const TableWish& wish, size_t row_bytes,
+                                                         uint64_t load);
+  void Release(StoredTable* table, uint64_t load);
+  void EndLoad(const std::string& owner, uint64_t load);
   void GiveBack(Slabs slabs);
   bool MakeClaim(TableCopy* copy);
   int64_t FinishCopy();
@@ -318,18 +336,17 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   // Need the mutex.
   std::vector<TableState> States() const;
   TableChoice ChooseWritable(const TableWish& wish, Slabs* unusable);
-  TableClaim::Claimed Hold(const TableChoice& choice, bool is_written);
+  TableClaim::Claimed Hold(const TableChoice& choice, bool is_written, uint64_t load);
   std::unique_ptr<Slab> Remove(size_t index);
+  void Remove(std::vector<size_t> indices, Slabs* removed);
   Slabs RemoveSurplus();
-  bool IsUseful(const TableState& free) const;
-  Slabs RemoveUseless(const std::string& owner, const std::vector<TableWish>& wishes);
   size_t VersionBytesMax() const;
   void TellNeed(const std::string& owner);
   std::map<std::string, size_t> SlabBytesByOwner() const;
   std::map<std::string, size_t> RoomForCopies() const;
   std::unique_ptr<TableCopy> BeginCopy();
   std::unique_ptr<TableClaim> TakeOverCopy(const TableWish& wish, size_t row_bytes,
-                                           const TableChoice& choice);
+                                           const TableChoice& choice, uint64_t load);
   bool IsWanted(const TableCopy& copy) const;
   std::unique_ptr<TableCopy> TakeUnwantedCopy();
 
@@ -340,7 +357,9 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   std::vector<std::unique_ptr<StoredTable>> tables_;
   std::unique_ptr<TableCopy> copy_;  // wanted, or the keeper is at it
   bool has_stopped_copying_ = false;
-  std::map<std::string, int> load_counts_;         // loads under way, by owner
+  // The sizes that the loads under way want, by owner and load.
+  std::map<std::string, std::map<uint64_t, std::set<size_t>>> loads_;
+  uint64_t load_count_ = 0;
   std::map<std::string, VersionTables> versions_;  // by owner
   uint64_t release_count_ = 0;
 };

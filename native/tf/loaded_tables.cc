@@ -141,10 +141,12 @@ size_t LoadedTables::ShareableBytes(const memory::TableStore& store,
   return bytes;
 }
 
-base::StatusOr<size_t> LoadedTables::Claim(memory::TableStore* store, const std::string& owner) {
+base::StatusOr<size_t> LoadedTables::Claim(memory::TableStore* store,
+                                           const memory::TableStore::LoadPermit& permit,
+                                           const std::string& owner) {
   size_t resident_bytes = 0;
   for (LoadedTable& table : tables_) {
-    auto claim = store->Claim(WishFor(table, owner), table.plan.row_bytes);
+    auto claim = store->Claim(WishFor(table, owner), table.plan.row_bytes, permit);
     if (!claim.ok()) return claim.status();
     table.claim = std::move(claim.value());
     table.hold = table.claim->hold();

@@ -65,7 +65,9 @@ class LoadedTables final : private KernelWatch {
   // Returns the bytes of the tables that Claim would share with other versions.
   size_t ShareableBytes(const memory::TableStore& store, const std::string& owner) const;
   // Gets memory for all tables. Returns the bytes that need no fresh memory.
-  base::StatusOr<size_t> Claim(memory::TableStore* store, const std::string& owner);
+  base::StatusOr<size_t> Claim(memory::TableStore* store,
+                               const memory::TableStore::LoadPermit& permit,
+                               const std::string& owner);
 
   // For the restore. Returns the table of a tensor, once. Returns null if the tensor is none, or if
   // the bytes in the checkpoint are not `contents`, because the file was replaced since the plan.

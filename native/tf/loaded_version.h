@@ -40,10 +40,11 @@ class LoadedVersion {
   // Gets the tables that the model has planned from `store`. Returns the bytes of them that need no
   // fresh memory. Call it after SetArena.
   base::StatusOr<size_t> ClaimTables(std::shared_ptr<memory::TableStore> store,
+                                     const memory::TableStore::LoadPermit& permit,
                                      const std::string& owner) {
     if (model_->tables() == nullptr) return 0;
     table_store_ = std::move(store);
-    return model_->tables()->Claim(table_store_.get(), owner);
+    return model_->tables()->Claim(table_store_.get(), permit, owner);
   }
   // Lets other loads use the tables. For the end of a load that has succeeded.
   void CommitTables(const std::string& owner) {

@@ -130,7 +130,7 @@ StatusOr<size_t> VersionLoad::TakeArena(const std::shared_ptr<memory::SlabPool>&
   const size_t resident_bytes = arena.value()->slab_resident_bytes();
   MILLPOND_RETURN_IF_ERROR(loaded_->SetArena(std::move(arena.value())));
   if (tables_ == nullptr) return resident_bytes;
-  const StatusOr<size_t> table_bytes = loaded_->ClaimTables(tables_, id_.name);
+  const StatusOr<size_t> table_bytes = loaded_->ClaimTables(tables_, table_permit_, id_.name);
   if (!table_bytes.ok()) return table_bytes.status();
   return resident_bytes + table_bytes.value();
 }
@@ -176,8 +176,10 @@ StatusOr<FinishedLoad> VersionLoad::Finish(std::shared_ptr<servable::RequestRese
 
 memory::ArenaRemains VersionLoad::Discard() {
   const std::shared_ptr<LoadedVersion> loaded = std::exchange(loaded_, nullptr);
+  const memory::ArenaRemains remains = loaded == nullptr ? memory::ArenaRemains() : loaded->Free();
+  // After the claims, so that the next try finds all of its tables.
   table_permit_ = nullptr;
-  return loaded == nullptr ? memory::ArenaRemains() : loaded->Free();
+  return remains;
 }
 
 StatusOr<std::vector<std::string>> VersionLoad::MissingOps() const {

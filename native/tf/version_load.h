@@ -137,9 +137,9 @@ class VersionLoad {
 
   const servable::ServableId id_;
   const base::CrashRow crash_row_;
-  std::shared_ptr<LoadedVersion> loaded_;        // null after the end
   std::shared_ptr<memory::TableStore> tables_;   // null without UseTables
-  memory::TableStore::LoadPermit table_permit_;  // the same; until the end of the load
+  memory::TableStore::LoadPermit table_permit_;  // the same; outlives the claims of a failed load
+  std::shared_ptr<LoadedVersion> loaded_;        // null after the end
   size_t planned_bytes_ = 0;                     // of the slab, without headroom
   // Outlives `loaded_`, because any thread may use it at any time.
   const std::shared_ptr<LoadControl> control_ = loaded_->model().control();

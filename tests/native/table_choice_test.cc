@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -270,6 +271,43 @@ TEST(ChooseDropped, KeepsWithinTheLimitAndDropsNoHeldTable) {
       if (!is_dropped && tables[at].holder_count == 0) free_bytes += tables[at].bytes;
     }
     ASSERT_LE(free_bytes, kept_count * kBytes);
+  }
+}
+
+// A table of "m" of `bytes`, which the load of this number had last.
+TableState Sized(size_t bytes, uint64_t load, int holder_count) {
+  TableState table = Table("a", holder_count);
+  table.bytes = bytes;
+  table.load = load;
+  return table;
+}
+
+TEST(ChooseUseless, FollowsTheTable) {
+  struct Case {
+    std::string situation;
+    std::vector<TableState> tables;
+    std::optional<std::set<size_t>> wished_bytes;
+    std::vector<size_t> useless;
+  };
+  const std::optional<std::set<size_t>> at_rest;
+  const std::vector<Case> cases = {
+      {"held", {Sized(1, 1, 1), Sized(2, 2, 1)}, at_rest, {}},
+      {"a version is gone", {Sized(1, 1, 0), Sized(3, 1, 0)}, at_rest, {}},
+      {"half of a version is gone", {Sized(1, 1, 0), Sized(3, 1, 1)}, at_rest, {}},
+      {"the same size is newer", {Sized(1, 1, 0), Sized(1, 2, 1)}, at_rest, {}},
+      {"only other sizes are newer", {Sized(1, 1, 0), Sized(3, 2, 1)}, at_rest, {0}},
+      {"only gone ones are newer", {Sized(1, 1, 0), Sized(3, 2, 0)}, at_rest, {}},
+      {"an older version serves again", {Sized(1, 1, 1), Sized(3, 2, 0)}, at_rest, {}},
+      {"a load wants it", {Sized(1, 1, 0), Sized(3, 2, 1)}, std::set<size_t>{1, 3}, {}},
+      {"loads want others", {Sized(1, 1, 0), Sized(3, 1, 0)}, std::set<size_t>{3}, {0}},
+      {"a load without tables", {Sized(1, 1, 0), Sized(3, 2, 1)}, std::set<size_t>{}, {0}},
+  };
+  for (const Case& row : cases) {
+    EXPECT_EQ(ChooseUseless(row.tables, {{"m", row.wished_bytes}}), row.useless) << row.situation;
+    EXPECT_EQ(ChooseUseless(row.tables, {{"n", row.wished_bytes}}).size(),
+              std::count_if(row.tables.begin(), row.tables.end(),
+                            [](const TableState& table) { return table.holder_count == 0; }))
+        << "an owner that is not known";
   }
 }
 
