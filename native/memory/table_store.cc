@@ -18,6 +18,9 @@ constexpr size_t kCopyBytesPerSecondMin = 250'000'000;
 constexpr size_t kCopyBytesPerSecondMax = 1'000'000'000;
 // Undoing so many rows takes about as long as copying a piece.
 constexpr size_t kUndoneRowCount = 1024;
+// The share of a copy ahead that may be without memory: the pool counts what a version has left
+// untouched as memory that is there.
+constexpr size_t kCopyShortShare = 8;
 
 int64_t CopyRestNs(size_t written_bytes) {
   const size_t pace =
@@ -221,6 +224,7 @@ void TableStore::EndLoad(const std::string& owner, uint64_t load) {
     auto& own_loads = loads_[owner];
     own_loads.erase(load);
     if (own_loads.empty()) loads_.erase(owner);
+    has_failed_to_copy_ = false;
     surplus = RemoveSurplus();
     TellNeed(owner);
   }
@@ -356,6 +360,7 @@ void TableStore::Expect(const std::string& owner, const VersionTables& tables) {
   {
     const std::lock_guard lock(mutex_);
     versions_[owner] = tables;
+    has_failed_to_copy_ = false;
     surplus = RemoveSurplus();
     TellNeed(owner);
   }
@@ -475,7 +480,7 @@ std::optional<int64_t> TableStore::CopyAhead() {
 bool TableStore::BeginCopyStep() {
   const std::lock_guard lock(mutex_);
   if (!loads_.empty() || has_stopped_copying_) return false;
-  if (copy_ == nullptr) copy_ = BeginCopy();
+  if (copy_ == nullptr && !has_failed_to_copy_) copy_ = BeginCopy();
   if (copy_ == nullptr) return false;
   copy_->is_stepping = true;
   return true;
@@ -532,13 +537,17 @@ void TableStore::PerformCopyStep() {
   }
 }
 
-// Makes the claim of a copy in its first step. Returns false if the system refuses its memory.
+// Makes the claim of a copy in its first step. Returns false if the system refuses its memory, or
+// if the spares have it no more: a load may have taken it since the choice.
 bool TableStore::MakeClaim(TableCopy* copy) {
   if (copy->table == nullptr) {
     auto made = MakeTable(copy->wish, copy->row_bytes, copy->claimed.load);
     if (!made.ok()) return false;
     copy->table = std::move(made.value());
     copy->claimed.table = copy->table.get();
+    const size_t bytes = copy->wish.bytes;
+    const size_t resident_bytes = std::min(bytes, copy->table->slab->ResidentBytes());
+    if (bytes - resident_bytes > bytes / kCopyShortShare) return false;
   }
   Slab& slab = *copy->table->slab;
   if (slab.is_sealed() && !slab.Unseal().ok()) return false;
@@ -553,15 +562,16 @@ std::optional<int64_t> TableStore::EndCopyStep() {
   if (claim != nullptr && claim->bytes_to_fill() + claim->changed_row_count() == 0) {
     return FinishCopy();
   }
-  std::optional<int64_t> rest_ns;
+  const int64_t rest_ns = copy_->rest_ns;
   std::unique_ptr<TableCopy> unwanted;
   {
     const std::lock_guard lock(mutex_);
     copy_->is_stepping = false;
     if (claim == nullptr) {
+      // The end of the copy wakes the keeper, which would begin it again.
+      has_failed_to_copy_ = has_failed_to_copy_ || IsWanted(*copy_);
       copy_->is_given_up = true;
     } else {
-      rest_ns = copy_->rest_ns;
       if (!std::exchange(copy_->has_memory, true)) TellNeed(copy_->wish.owner);
     }
     unwanted = TakeUnwantedCopy();

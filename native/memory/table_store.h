@@ -62,7 +62,8 @@
 // loads need not, the keeper of the spare memory makes that copy before, piece by piece, while
 // nothing loads (CopyAhead). It takes a table without a holder whose contents nobody holds, or the
 // spare memory that the pool has kept for this. So it takes no memory that the load would not have
-// taken.
+// taken. If the spare memory is not there after all, the copy is given up, and none is begun until
+// a load ends.
 // - As long as it is copied, the table is none of the store's tables, so no load sees it. It is on
 //   standby once it is complete.
 // - A step of the keeper has three parts, as one of the pool has (slab_pool.h): it is begun and
@@ -71,9 +72,11 @@
 // - A load of the owner takes a wanted copy as it is between two steps, and copies the rest. Any
 //   other load of the owner ends the copy, and the memory goes to the pool, from which it takes its
 //   own. The same goes for tables on standby that it cannot use.
-// - No load depends on a step, because the keeper's idle priority may leave it without a core for
+// - No load waits for a step to be performed, because the keeper's idle priority may leave it
+// without a core for
 //   seconds. A load waits kStepPatience for a step that is under way, and then goes on without the
-//   copy.
+//   copy. The store's mutex is the exception: if the keeper loses its core while it begins or ends
+//   a step, who needs the mutex waits for it, as for the pool's.
 // - The keeper holds the table that it copies, as a load does. When nobody else holds it any more,
 //   the copy is ended, because the table is on standby itself then.
 //
@@ -357,6 +360,7 @@ class TableStore : public std::enable_shared_from_this<TableStore> {
   std::vector<std::unique_ptr<StoredTable>> tables_;
   std::unique_ptr<TableCopy> copy_;  // wanted, or the keeper is at it
   bool has_stopped_copying_ = false;
+  bool has_failed_to_copy_ = false;  // nothing is copied until a load ends, or Expect
   // The sizes that the loads under way want, by owner and load.
   std::map<std::string, std::map<uint64_t, std::set<size_t>>> loads_;
   uint64_t load_count_ = 0;

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/memory/slab_keeper.h"
 #include "tests/native/fake_page_pinner.h"
 #include "tests/native/units.h"
 
@@ -483,6 +484,49 @@ TEST_F(TableStoreTest, AModelThatIsGoneEndsItsCopyAhead) {
   first = {};
   EXPECT_FALSE(store_->CopyAhead());
   EXPECT_EQ(pool_->Statistics().in_use_count, 0);
+}
+
+// A load of another model has taken it since the choice.
+TEST_F(TableStoreTest, ACopyWithoutItsSpareMemoryIsGivenUp) {
+  const Version first = Loaded("a");
+  KeepMemory();
+  ASSERT_TRUE(store_->BeginCopyStep());
+  TableStore::LoadPermit other = store_->BeginLoad("n", {});
+  pool_->Expect("n", {4 * kMiB, 4 * kMiB, 4 * kMiB});
+  auto arena = std::move(pool_->Take("n", 4 * kMiB, 4 * kMiB).value());
+  store_->PerformCopyStep();
+  EXPECT_TRUE(store_->EndCopyStep());
+  EXPECT_EQ(store_->Statistics().copying_bytes, 0);
+  EXPECT_EQ(pool_->Statistics().in_use_count, 2);
+  pool_->GiveBack(std::move(arena));
+  pool_->Forget("n");
+  KeepMemory();
+  other.reset();
+  EXPECT_TRUE(store_->CopyAhead());
+}
+
+// Not a step after the other, because the end of each wakes the keeper.
+TEST_F(TableStoreTest, TheKeeperRestsAfterACopyWithoutMemory) {
+  const Version first = Loaded("a");
+  store_->Expect("m", TablesOf(1));
+  const size_t slab_bytes = 2 * kTableSlabBytes;
+  auto slab = std::move(pool_->Take("n", slab_bytes, 0).value());
+  slab->SetSmallPagesAtStart(true);
+  // Counts as memory up to its last page.
+  slab->start()[kTableSlabBytes - 1] = std::byte{1};
+  pool_->GiveBack(std::move(slab));
+  ASSERT_TRUE(store_->BeginCopyStep());
+  store_->PerformCopyStep();
+  EXPECT_TRUE(store_->EndCopyStep());
+  int step_count = 0;
+  SlabKeeper keeper(pool_.get(), nullptr, [&] {
+    ++step_count;
+    return store_->CopyAhead();
+  });
+  ASSERT_TRUE(keeper.WaitUntilIdle(60'000'000'000));
+  keeper.Stop();
+  EXPECT_LE(step_count, 2);
+  EXPECT_EQ(pool_->Statistics().in_use_count, 1);
 }
 
 // It does not come back as an owner without tables.
