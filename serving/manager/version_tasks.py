@@ -187,7 +187,8 @@ class VersionTasks:
 
     def _free(self, servable_id: ServableId, servable: Servable) -> None:
         servable.destroy()
-        self._version_memory.unloaded(servable_id)
+        # It never served, and its load has ended the room of its model, which may have no other version.
+        self._version_memory.unloaded(servable_id, makes_room=True)
 
     # --- Unloader threads -------------------------------------------------------------------------
 

@@ -6,12 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from serving.base.errors import DoesNotFitBeside, ResourceExhausted
+from serving.base.errors import Cancelled, DoesNotFitBeside, ResourceExhausted
 from serving.core.servable import ServableId
 from serving.data_plane.servables import ArenaRemains
 from serving.loading.arenas import Arenas, MemoryLimits, report_remains
+from serving.manager.control_thread import Inbox
+from serving.manager.version_tasks import VersionTasks
+from tests.unit.fakes.clocks import FakeClock
 from tests.unit.fakes.data_plane import FakePlane, FakeSavedModelLoad, FakeSlabPool
+from tests.unit.fakes.loads import FakeLoader
 from tests.unit.fakes.servables import FakeServable
+from tests.unit.fakes.threads import ManualExecutor
 
 ID = ServableId("m", 7)
 MB = 1_000_000
@@ -167,6 +172,26 @@ def test_arenas_room_lasts_if_the_load_fails() -> None:
         memory.take(ServableId("m", 1), load_of(32))
     # Version 1 comes back.
     load(memory, ServableId("n", 1), 64)
+
+
+def test_arenas_undone_load_leaves_the_room_again() -> None:
+    memory, inbox = arenas(FakeSlabPool(), limit=80), Inbox(FakeClock())
+    load(memory, ServableId("n", 1), 64)
+    memory.unloaded(ServableId("n", 1), makes_room=True)
+    loaders = ManualExecutor()
+    tasks = VersionTasks(
+        loader=FakeLoader(),
+        loaders=loaders,
+        unloaders=ManualExecutor(),
+        version_memory=memory,
+        inbox=inbox,
+        clock=FakeClock(),
+    )
+    load(memory, ServableId("n", 2), 64)
+    tasks.discard(ServableId("n", 2), FakeServable(ServableId("n", 2)), Cancelled("withdrawn"))
+    loaders.run_all()
+    with pytest.raises(ResourceExhausted):
+        memory.take(ServableId("m", 1), load_of(32))
 
 
 def test_arenas_version_beside_another_leaves_no_room() -> None:
