@@ -9,6 +9,7 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 
 from serving.base.errors import MillpondError, StatusCode
+from serving.base.fingerprint import Fingerprint
 
 
 @dataclass(frozen=True, order=True)
@@ -109,6 +110,8 @@ class AspiredVersion:
     directory: str
     found_at_ns: int = 0
     detected_at_ns: int = field(default=0, compare=False)
+    # The files as they were found; None if a source does not say.
+    fingerprint: Fingerprint | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,11 @@ class BlockedState:
         """The blocks that only an operator removes."""
         return {key: block for key, block in self.by_version.items() if block.needs_operator}
 
+    @property
+    def kept(self) -> BlockedVersions:
+        """The blocks that outlive the process."""
+        return {key: block for key, block in self.by_version.items() if block.is_kept}
+
     @cached_property
     def crashed(self) -> frozenset[int]:
         """The versions that have crashed an earlier process."""

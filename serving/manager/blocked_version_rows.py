@@ -2,7 +2,8 @@
 
 {"blocked_versions": {"ctr": [{"version": 7, "by": "operator", "reason": "…", "since_wall_ns": …}]}}
 
-The row of a crash has `not_before_wall_ns` too.
+The row of a crash has `not_before_wall_ns` too. The row of a gate has `files`, the entries of a fingerprint, and
+`gates`, the settings of the gates that refused the version.
 
 A server reads and writes it, and so does its supervisor while the server is down. So this module
 imports no logging.
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from serving.base.directory_files import sync_directory
 from serving.base.errors import DataLoss
-from serving.core.blocked_versions import BlockedVersions, as_rows, from_rows
+from serving.core.blocked_versions import BlockedVersions, as_kept_rows, from_rows
 
 FILE_NAME = "blocked_versions.json"
 
@@ -48,7 +49,7 @@ def write_blocked_versions(path: Path, blocked_versions: Mapping[str, BlockedVer
     path.parent.mkdir(parents=True, exist_ok=True)
     table = {
         "blocked_versions": {
-            name: as_rows(blocked_versions[name])
+            name: as_kept_rows(blocked_versions[name])
             for name in sorted(blocked_versions)
             if blocked_versions[name]
         }

@@ -8,15 +8,21 @@ from collections.abc import Iterable
 
 from serving.base.errors import FailedPrecondition
 from serving.base.name_text import listed
-from serving.core.blocked_versions import BlockedBy, BlockedVersion
+from serving.core.blocked_versions import BlockedBy, BlockedVersion, Refusal
 from serving.manager.blocked_state import BlockedState
 from serving.manager.lives import apply_aspired
 from serving.manager.turn import BlocksChanged, Turn
 
 
-def block(turn: Turn, versions: Iterable[int], by: BlockedBy, reason: str) -> None:
+def block(
+    turn: Turn,
+    versions: Iterable[int],
+    by: BlockedBy,
+    reason: str,
+    refusal: Refusal | None = None,
+) -> None:
     """Blocks `versions`: while another version can serve, they are not served, loaded or kept."""
-    added = BlockedVersion(by=by, reason=reason, since_wall_ns=turn.now.wall_ns)
+    added = BlockedVersion(by=by, reason=reason, since_wall_ns=turn.now.wall_ns, refusal=refusal)
     _set_blocks(turn, turn.state.blocks.with_block(versions, added))
 
 

@@ -7,13 +7,14 @@ follows next.
 from collections.abc import Mapping
 
 from serving.base.errors import MillpondError, StatusCode
+from serving.base.fingerprint import Fingerprint
 from serving.core.blocked_versions import BlockedBy
 from serving.core.model_settings import GateMode, ModelSettings
 from serving.core.servable import END, AspiredVersion, LoadStage, ServableStatus
 from serving.data_plane.servables import Servable
 from serving.manager.blocking import block, notify_blocked, unblock, update_fallback
 from serving.manager.canary_turns import change_canary
-from serving.manager.failed_loads import without_changed_files
+from serving.manager.failed_loads import refusal_of, why_refusal_ends, without_changed_files
 from serving.manager.harness import LoaderHarness
 from serving.manager.lives import apply_aspired
 from serving.manager.memory_pressure import end_failed_swap, make_room, note_lack
@@ -43,6 +44,15 @@ def set_settings(turn: Turn, settings: ModelSettings) -> None:
     """The settings of the model have changed. A swap under way continues by the new ones."""
     turn.change(settings=settings)
     change_canary(turn)
+    if not turn.state.selected:
+        # A model that is about to be served, or is no longer served. `found_anew` compares the settings.
+        return
+    for version, item in turn.state.blocks.by_version.items():
+        # A failure that this process knows is tried again by `decide`.
+        if item.refusal is not None and version not in turn.state.failed:
+            reason = why_refusal_ends(item.refusal, item.refusal.files, settings)
+            if reason:
+                unblock(turn, version, reason)
 
 
 def set_labels(turn: Turn, labels: Mapping[str, int]) -> None:
@@ -50,9 +60,18 @@ def set_labels(turn: Turn, labels: Mapping[str, int]) -> None:
     turn.reroute(labels=labels)
 
 
-def found_anew(turn: Turn, version: int) -> None:
-    """The source found a version for the first time, or with other files than before."""
-    unblock(turn, version, "its files have changed")
+def found_anew(turn: Turn, version: int, files: Fingerprint | None = None) -> None:
+    """The source found a version for the first time, or with other files than before.
+
+    After a start this is each version. A version that gates have refused in an earlier process stays blocked if
+    its `files` and the settings of these gates are the same.
+    """
+    found, reason = turn.state.blocks.by_version.get(version), "its files have changed"
+    refusal = None if found is None or version in turn.state.failed else found.refusal
+    if refusal is not None and files is not None:
+        reason = why_refusal_ends(refusal, files, turn.state.settings)
+    if reason:
+        unblock(turn, version, reason)
     # If a rolled back version serves as the fallback, the unblocked version may replace it.
     update_fallback(turn)
 
@@ -142,7 +161,7 @@ def _block_refused(turn: Turn, version: int) -> None:
     failed = turn.state.failed.get(version)
     if failed is not None and failed.refused_by and version not in turn.state.blocks:
         reason = turn.state.harnesses[version].status.health.message
-        block(turn, {version}, BlockedBy.GATE, reason)
+        block(turn, {version}, BlockedBy.GATE, reason, refusal_of(failed))
 
 
 def _log_failure(turn: Turn, harness: LoaderHarness) -> None:

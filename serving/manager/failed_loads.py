@@ -5,8 +5,12 @@ The same files with the same settings would fail again. A source reports changed
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 from serving.base.errors import StatusCode
+from serving.base.fingerprint import Fingerprint
+from serving.core.blocked_versions import Refusal
 from serving.core.model_settings import GateMode, ModelSettings
 from serving.core.servable import AspiredVersion, ServableStatus
 from serving.gates.gates import Gate, settings_of
@@ -52,6 +56,33 @@ def why_try_again(failed: FailedLoad, now: ModelSettings) -> str:
             if getattr(failed.settings, name) != getattr(now, name):
                 return f"{name} has changed"
     return ""
+
+
+def refusal_of(failed: FailedLoad) -> Refusal | None:
+    """The refusal of a load by gates; None if the source has not named the files."""
+    if failed.files.fingerprint is None:
+        return None
+    gates = {gate.value: _as_json(gate, failed.settings) for gate in failed.refused_by}
+    return Refusal(failed.files.fingerprint, gates)
+
+
+def why_refusal_ends(refusal: Refusal, files: Fingerprint, now: ModelSettings) -> str:
+    """The change of the files, or of a gate's settings, that ends a refusal; "" without such a change.
+
+    A setting that an earlier release did not have is no change.
+    """
+    if not files.has_the_files_of(refusal.files):
+        return "its files have changed"
+    known = {gate.value: _as_json(gate, now) for gate in Gate}
+    for gate, settings in refusal.gates.items():
+        if not settings.items() <= known.get(gate, {}).items():
+            return f"the settings of gate {gate!r} have changed"
+    return ""
+
+
+def _as_json(gate: Gate, settings: ModelSettings) -> dict[str, Any]:
+    found = settings_of(gate, settings.gates)
+    return {key: item.value if isinstance(item, Enum) else item for key, item in found.items()}
 
 
 def without_changed_files(

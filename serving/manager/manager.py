@@ -26,6 +26,7 @@ import structlog
 from serving.base import errors
 from serving.base.clock import NS_PER_SECOND, Clock, Now, seconds_since
 from serving.base.executor import Executor
+from serving.base.fingerprint import Fingerprint
 from serving.base.name_text import listed
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.model_settings import ModelSettings
@@ -174,12 +175,12 @@ class AspiredVersionsManager:
             if not done:
                 _log.warning("labels_late", model=name, timeout_seconds=LABELS_SECONDS_MAX)
 
-    def found_anew(self, name: str, version: int) -> None:
-        """Unblocks a version that a failure blocked, because it was found with other files.
+    def found_anew(self, name: str, version: int, files: Fingerprint | None = None) -> None:
+        """Unblocks a version that a failure blocked, or that gates have refused with other files than `files`.
 
         Does nothing for a version that is not blocked. Returns at once.
         """
-        self._inbox.post(Request(name, partial(events.found_anew, version=version)))
+        self._inbox.post(Request(name, partial(events.found_anew, version=version, files=files)))
 
     def rollback(self, name: str, *, is_cold_allowed: bool = False) -> Future[Rollback]:
         """Blocks the version that answers and returns its requests to the version before it.
@@ -454,7 +455,7 @@ class AspiredVersionsManager:
                 self._guarded(partial(self._keep, decision.state.name, notice.blocks))
 
     def _keep(self, name: str, blocks: BlockedState) -> None:
-        self._listener.keep_blocked_versions(name, blocks.rolled_back)
+        self._listener.keep_blocked_versions(name, blocks.kept)
 
     def _follow(self, before: StreamState, decision: Decision) -> None:
         """Tells of a decision that all see already, and begins its effects."""

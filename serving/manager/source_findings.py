@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from serving.base.fingerprint import Fingerprint
 from serving.core.servable import AspiredVersion
 from serving.manager.manager import AspiredVersionsManager
 from serving.manager.model_notes import NotePublisher
@@ -24,8 +25,8 @@ class SourceFindings(SourceListener):
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
         self._manager.set_aspired(name, versions)
 
-    def found_anew(self, name: str, version: int) -> None:
-        self._manager.found_anew(name, version)
+    def found_anew(self, name: str, version: int, files: Fingerprint | None) -> None:
+        self._manager.found_anew(name, version, files)
 
     def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
         self._monitor.versions_seen(name, on_disk, watched)

@@ -94,8 +94,11 @@ class SourceListener:
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
         """Called each time that the list of aspired versions has changed. Not called after `stop`."""
 
-    def found_anew(self, name: str, version: int) -> None:
-        """Called when a version is found, or is found again with other files, even if it is blocked."""
+    def found_anew(self, name: str, version: int, files: Fingerprint | None) -> None:
+        """Called when a version is found, or is found again with other files, even if it is blocked.
+
+        `files` are its files as they were found.
+        """
 
     def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
         """Receives the versions on disk, and the versions whose files the source watches.
@@ -406,7 +409,7 @@ class FileSystemSource:
     def _log_versions(self, before: SourceState, after: SourceState) -> None:
         for version, found in after.found.items():
             if before.found.get(version) != found:
-                self._listener.found_anew(self._name, version)
+                self._listener.found_anew(self._name, version, found.fingerprint)
         if after.on_disk is not None:
             aspired = {item.version for item in after.aspired or ()}
             self._listener.versions_seen(self._name, after.on_disk, self._inputs.blocked | aspired)

@@ -431,6 +431,7 @@ def _found(
                 directory=candidate.directory,
                 found_at_ns=candidate.checked_at_ns,
                 detected_at_ns=candidate.detected_at_ns,
+                fingerprint=candidate.fingerprint,
             )
     return found
 

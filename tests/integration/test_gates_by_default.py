@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serving import ModelServer
 from serving.base.errors import StatusCode
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
-from tests.integration.clients import Caller, array, caller_to, predict_request
+from serving.manager.blocked_version_rows import FILE_NAME, read_blocked_versions
+from tests.integration.clients import Caller, array, caller_to, predict_request, wait_until
+from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
+from tests.integration.logs import logged, wait_for_a_poll
 from tests.integration.model_host import HostedModel, ModelHost
 
 # The reservoir takes the first request of each power of two of bytes at once, if it is not busy.
@@ -23,8 +27,15 @@ def refusing(mode: str) -> dict[str, Any]:
     return {"gates": dict.fromkeys(("signature", "self_warm_up", "failed_share"), mode)}
 
 
-def export(path: Path, *, input_name: str = "x", size_min: int = 0, wide: bool = False) -> Path:
-    """Exports `y = 2 * x`, which fails for fewer than `size_min` values.
+def export(
+    path: Path,
+    *,
+    input_name: str = "x",
+    size_min: int = 0,
+    wide: bool = False,
+    factor: float = 2.0,
+) -> Path:
+    """Exports `y = factor * x`, which fails for fewer than `size_min` values.
 
     `wide` accepts any rank and has one more output.
     """
@@ -35,7 +46,7 @@ def export(path: Path, *, input_name: str = "x", size_min: int = 0, wide: bool =
         is_large = tf.debugging.Assert(tf.size(x) >= size_min, ["too few values:", tf.size(x)])
         with tf.control_dependencies([is_large]):
             more = {"count": tf.size(x)} if wide else {}
-            return {"y": x * tf.constant(2, tf.float32), **more}
+            return {"y": x * tf.constant(factor, tf.float32), **more}
 
     spec = tf.TensorSpec(None if wide else [None], tf.float32, input_name)
     signature = tf.function(serving_default).get_concrete_function(**{input_name: spec})
@@ -53,6 +64,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "fails two sizes": export(directory / "two", size_min=SIZES[2]),
         "fails one size": export(directory / "one", size_min=SIZES[1]),
         "wide": export(directory / "wide", wide=True),
+        "nan": export(directory / "nan", factor=float("nan")),
     }
 
 
@@ -201,6 +213,39 @@ def test_withdrawal_passes_over_a_refused_version(add: AddModel, exports: dict[s
     model.wait_for_states({1: AVAILABLE, 3: END})
     with caller_to(model.server.target) as caller:
         assert ask(caller, model, 4) == 1
+
+
+@pytest.mark.parametrize("end", [ModelServer.stop, ModelServer.kill])
+def test_refused_version_stays_out_after_restart(
+    start_server: StartServer,
+    exports: dict[str, Path],
+    base_path: Path,
+    tmp_path: Path,
+    end: Callable[[ModelServer], None],
+):
+    def start() -> ModelServer:
+        return start_server(model_base_path=base_path, state_directory=tmp_path / "state")
+
+    drop(exports["sound"], base_path, 1)
+    first = start()
+    first.wait_until_available("default", 1)
+    x = np.arange(8, dtype=np.float32)
+    with caller_to(first.target) as caller:
+        for size in (1, 2, 4, 8):
+            caller.predict(predict_request("default", {"x": x[:size]}))
+    drop(exports["nan"], base_path, 2)
+    path = tmp_path / "state" / FILE_NAME
+    wait_until(lambda: "default" in read_blocked_versions(path), "the block of version 2")
+    end(first)
+    second = start()
+    second.wait_until_available("default", 1)
+    wait_for_a_poll(second, base_path, "default")
+    with caller_to(second.target) as caller, Client(second.admin_target) as client:
+        response = caller.predict(predict_request("default", {"x": x}))
+        assert response.model_spec.version.value == 1
+        described = client.describe_models()["default"]
+    assert (described["default_version"], described["blocked"]) == (1, [2])
+    assert [event["version"] for event in logged(second, "load_started")] == [1]
 
 
 def test_returning_version_passes_with_any_signature(add: AddModel, exports: dict[str, Path]):

@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 
 from serving.base.clock import NS_PER_SECOND
 from serving.base.errors import DataLoss
+from serving.base.fingerprint import Fingerprint
 from serving.core.blocked_versions import (
     CRASH_WAIT_SECONDS_MAX,
     BlockedBy,
     BlockedVersion,
     BlockedVersions,
+    Refusal,
+    as_kept_rows,
     as_rows,
     from_rows,
 )
@@ -38,6 +41,38 @@ def test_wait_is_never_longer_than_the_longest(not_before_ns: int, now_ns: int) 
 @given(BLOCKED_VERSIONS)
 def test_rows_are_json_and_restore_blocks(blocked_versions: BlockedVersions):
     assert from_rows(json.loads(json.dumps(as_rows(blocked_versions)))) == blocked_versions
+
+
+REFUSED = BlockedVersion(
+    by=BlockedBy.GATE,
+    reason="NaN",
+    since_wall_ns=5,
+    refusal=Refusal(
+        Fingerprint((("", 0, 1, 2), ("v", 3, 4, -5))), {"finite": {"finite": "enforce"}}
+    ),
+)
+REFUSED_ROW = {
+    "version": 7,
+    "by": "gate",
+    "reason": "NaN",
+    "since_wall_ns": 5,
+    "files": [["", 0, 1, 2], ["v", 3, 4, -5]],
+    "gates": {"finite": {"finite": "enforce"}},
+}
+
+
+def test_kept_row_of_a_gate_says_what_it_refused():
+    assert as_kept_rows({7: REFUSED}) == [REFUSED_ROW]
+    assert from_rows([REFUSED_ROW]) == {7: REFUSED}
+    assert "files" not in as_rows({7: REFUSED})[0]
+
+
+@pytest.mark.parametrize(
+    "damage", [{"files": [["", 0, 1]]}, {"files": [["", 0, 1, "2"]]}, {"files": 7}, {"gates": []}]
+)
+def test_damaged_row_of_a_gate_is_an_error(damage: dict[str, Any]):
+    with pytest.raises(DataLoss):
+        from_rows([REFUSED_ROW | damage])
 
 
 def test_rows_are_by_version():

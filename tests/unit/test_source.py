@@ -46,7 +46,7 @@ class Aspirations(SourceListener):
         self.anew: list[int] = []
         self.seen: list[tuple[set[int], set[int]]] = []
 
-    def found_anew(self, name: str, version: int) -> None:
+    def found_anew(self, name: str, version: int, files: Fingerprint | None) -> None:
         assert name == self.name
         self.anew.append(version)
 

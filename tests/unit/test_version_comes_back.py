@@ -2,12 +2,15 @@
 and changed settings that justify another try.
 """
 
+import json
 from dataclasses import replace
 
+import pytest
 from structlog.testing import capture_logs
 
 from serving.base.errors import DoesNotFitBeside, FailedPrecondition
-from serving.core.blocked_versions import BlockedBy, BlockedVersion
+from serving.base.fingerprint import Fingerprint
+from serving.core.blocked_versions import BlockedBy, BlockedVersion, as_kept_rows, from_rows
 from serving.core.model_settings import GateMode, GateSettings, ModelSettings, PolicyName
 from serving.core.servable import AVAILABLE, END, ServableId
 from serving.gates.gates import Gate, verdict_of
@@ -20,6 +23,7 @@ from tests.unit.worlds.manager import (
     World,
     answer,
     aspired,
+    aspired_with,
     judge,
     world_with,
 )
@@ -274,6 +278,72 @@ def test_refused_version_is_loaded_with_other_files() -> None:
     world.manager.tick()
     world.run_all()
     assert world.states() == {1: END, 2: AVAILABLE}
+
+
+FILES = Fingerprint((("", 0, 1, 1), ("saved_model.pb", 9, 1, 1)))
+OTHER_FILES = Fingerprint((("", 0, 1, 1), ("saved_model.pb", 9, 2, 2)))
+
+
+def world_after_a_refusal(settings: ModelSettings, files: Fingerprint) -> World:
+    """A restarted server finds `files` of version 2, which gates refused with FILES and ENFORCED."""
+    before = world_with(ENFORCED)
+    before.settle(1)
+    refuse(before, 2, Gate.DRIFT)
+    before.manager.set_aspired("m", [aspired_with(2, FILES)])
+    before.manager.tick()
+    before.run_all()
+    rows = json.loads(json.dumps(as_kept_rows(before.kept_blocked_versions["m"])))
+    world = World(blocked_versions={"m": from_rows(rows)})
+    assert world.streams.blocked("m") == {2}
+    world.manager.set_settings("m", settings)
+    world.manager.found_anew("m", 2, files)
+    world.settle(1)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("settings", "files", "blocked"),
+    [
+        (ENFORCED, FILES, {2}),
+        (replace(ENFORCED, keep_previous_seconds=9.0), FILES, {2}),
+        (ENFORCED, OTHER_FILES, set()),
+        (RELAXED, FILES, set()),
+    ],
+)
+def test_refusal_outlives_restart_with_same_files(
+    settings: ModelSettings, files: Fingerprint, blocked: set[int]
+) -> None:
+    world = world_after_a_refusal(settings, files)
+    assert world.streams.blocked("m") == blocked
+    world.settle(1, 2)
+    assert (2 in world.states()) is (not blocked)
+
+
+def test_refusal_before_restart_ends_with_settings() -> None:
+    world = world_after_a_refusal(ENFORCED, FILES)
+    set_settings(world, replace(ENFORCED, keep_previous_seconds=9.0))
+    assert world.streams.blocked("m") == {2}
+    set_settings(world, RELAXED)
+    assert world.streams.blocked("m") == frozenset()
+    assert world.kept_blocked_versions["m"] == {}
+
+
+def test_refusal_before_restart_ends_by_allow() -> None:
+    world = world_after_a_refusal(ENFORCED, FILES)
+    answer(world, world.manager.allow("m", 2))
+    assert world.kept_blocked_versions["m"] == {}
+    world.settle(2)
+    assert world.states()[2] is AVAILABLE
+
+
+def test_refusal_outlives_removal_of_its_model() -> None:
+    world = world_after_a_refusal(ENFORCED, FILES)
+    world.settle()
+    world.manager.set_settings("m", ModelSettings())
+    world.manager.set_settings("m", ENFORCED)
+    world.manager.found_anew("m", 2, FILES)
+    world.settle(1)
+    assert world.streams.blocked("m") == {2}
 
 
 def test_refused_version_without_cover_retries() -> None:

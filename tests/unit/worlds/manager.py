@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from serving.base.clock import NS_PER_SECOND
+from serving.base.fingerprint import Fingerprint
 from serving.core.blocked_versions import BlockedBy, BlockedVersions
 from serving.core.model_settings import CanarySettings, ModelSettings
 from serving.core.servable import (
@@ -28,6 +29,11 @@ from tests.unit.fakes.servables import FakeServable, FakeServingMap
 from tests.unit.fakes.threads import ManualExecutor
 
 RETRY_SECONDS = 60
+
+
+def aspired_with(version: int, files: Fingerprint) -> AspiredVersion:
+    """A version on disk as a source finds it."""
+    return AspiredVersion(version=version, directory=f"/m/{version}", fingerprint=files)
 
 
 def aspired(*versions: int, found_at_ns: int = 0) -> list[AspiredVersion]:
