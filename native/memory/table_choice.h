@@ -86,7 +86,7 @@ std::optional<TableChoice> ChooseCopyAhead(const std::vector<TableState>& tables
 // - Each table of an owner that is not known is of no use.
 // - While an owner loads, its tables are of use if they have a size that it wants.
 // - At rest a table is of use unless versions that were loaded after all of its own have tables,
-// and
+// but
 //   none of its size. So the order in which a version's tables are freed does not matter, and what
 //   the newest version leaves is of use.
 std::vector<size_t> ChooseUseless(

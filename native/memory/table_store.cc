@@ -611,7 +611,7 @@ void TableStore::EndCopy(std::unique_ptr<TableCopy> copy) {
   copy->claimed = {};
   if (copy->table == nullptr) return;
   {
-    // First, because the pool would return memory to the system that nobody is known to need.
+    // First, because the pool returns memory to the system unless it knows a need for it.
     const std::lock_guard lock(mutex_);
     TellNeed(copy->wish.owner);
   }

@@ -60,25 +60,24 @@
 // Copies ahead. A load that writes rows copies the table that a version holds, if no table without
 // a holder has its contents: after a start, or once a new file was read. So that the first of such
 // loads need not, the keeper of the spare memory makes that copy before, piece by piece, while
-// nothing loads (CopyAhead). It takes a table without a holder whose contents nobody holds, or the
-// spare memory that the pool has kept for this. So it takes no memory that the load would not have
-// taken. If the spare memory is not there after all, the copy is given up, and none is begun until
-// a load ends.
+// nothing loads (CopyAhead). It takes a table without a holder if no version needs its contents, or
+// the spare memory that the pool has kept for this. So it takes no memory that the load would not
+// have taken. If the spare memory is not there after all, the copy is given up, and none is begun
+// until a load ends.
 // - As long as it is copied, the table is none of the store's tables, so no load sees it. It is on
 //   standby once it is complete.
 // - A step of the keeper has three parts, as one of the pool has (slab_pool.h): it is begun and
-//   ended under the mutex, and performed without it. In the middle of a step nobody else touches
-//   the copy: who wants it gone says so, and the keeper ends it.
+//   ended under the mutex, and performed without it. Between the two no other thread touches the
+//   copy: a thread that wants it gone marks it (is_given_up), and the keeper ends it.
 // - A load of the owner takes a wanted copy as it is between two steps, and copies the rest. Any
 //   other load of the owner ends the copy, and the memory goes to the pool, from which it takes its
 //   own. The same goes for tables on standby that it cannot use.
-// - No load waits for a step to be performed, because the keeper's idle priority may leave it
-// without a core for
-//   seconds. A load waits kStepPatience for a step that is under way, and then goes on without the
-//   copy. The store's mutex is the exception: if the keeper loses its core while it begins or ends
-//   a step, who needs the mutex waits for it, as for the pool's.
-// - The keeper holds the table that it copies, as a load does. When nobody else holds it any more,
-//   the copy is ended, because the table is on standby itself then.
+// - A load waits kStepPatience for a step that is under way, and then goes on without the copy,
+//   because the keeper has idle priority, and may be without a core for seconds. The store's mutex
+//   is the exception: if the keeper loses its core while it begins or ends a step, all that need
+//   the mutex wait for it, as for the pool's.
+// - The keeper holds the table that it copies, as a load does. If no other holder is left, the copy
+//   is ended, because the next load may write to the table itself.
 //
 // Memory. A table is charged to its owner, a model. Tables without a holder have at most kept_count
 // times the bytes of the largest version's tables. What is more goes back to the pool, and so does

@@ -21,9 +21,9 @@ namespace millpond::pjrt {
 // A piece is pinned and unpinned by a call of its own, with rests between them (DriverPace): so a
 // run waits for one piece at most.
 //
-// A driver may hang. So nobody waits for a pin longer than overdue_ns, and meanwhile nothing else
-// is pinned: the memory of loads, of whatever device, is copied once more then. When the driver
-// ends such a call after all, the piece is unpinned at once. There is no limit to the wait for an
+// No call waits for a pin longer than overdue_ns, because a driver may hang. Nothing else is pinned
+// meanwhile: the memory of loads, of whatever device, is copied once more then. If the driver ends
+// such a pin after all, the piece is unpinned at once. There is no limit to the wait for an
 // unpin, because a device that still has the piece would read what the memory becomes.
 //
 // Thread: any. Owner: shared by the accelerators and the slabs with pinned pieces, which keep the

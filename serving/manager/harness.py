@@ -227,9 +227,9 @@ class LoaderHarness:
     ) -> "LoaderHarness":
         """Sets the time of a retry, or moves to END if no retry follows.
 
-        `is_given_room` allows a retry beyond the retry policy, because memory for it is being freed. It is
-        the time of the last resort: the end of the unload moves it (`retry_now`). Raises IllegalMove unless
-        the version is LOADING.
+        `is_given_room` allows a retry beyond the retry policy, because memory for it is being freed. The
+        end of the unload brings the retry forward (`retry_now`); without that end it comes at its time. Raises
+        IllegalMove unless the version is LOADING.
         """
         self._require(LOADING, to="fail to load")
         if self.is_cancelled:
