@@ -66,7 +66,7 @@ def found_anew(turn: Turn, version: int, files: Fingerprint | None = None) -> No
     After a start this is each version. A version that gates have refused in an earlier process stays blocked if
     its `files` and the settings of these gates are the same.
     """
-    found, reason = turn.state.blocks.by_version.get(version), "its files have changed"
+    found, reason = turn.state.blocks.by_version.get(version), "it was found anew"
     refusal = None if found is None or version in turn.state.failed else found.refusal
     if refusal is not None and files is not None:
         reason = why_refusal_ends(refusal, files, turn.state.settings)

@@ -97,7 +97,7 @@ class SourceListener:
     def found_anew(self, name: str, version: int, files: Fingerprint | None) -> None:
         """Called when a version is found, or is found again with other files, even if it is blocked.
 
-        `files` are its files as they were found.
+        `files` are its files as they were found. None if it is to be loaded again whatever its files.
         """
 
     def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
@@ -245,7 +245,12 @@ class FileSystemSource:
         failed = self._model_status.failed_versions(self._name)
         with self._lock:
             fresh = versions - (self._inputs.granted or frozenset())
+            before = self._state.found
             self._state = granted_anew(self._state, fresh, failed, self._clock.now_ns())
+            for version, found in self._state.found.items():
+                if found != before[version]:
+                    # Whatever its files, because an operator wants it. It may be blocked.
+                    self._listener.found_anew(self._name, version, None)
             self._select_again(replace(self._inputs, granted=versions))
 
     def set_base_path(self, base_path: str) -> None:

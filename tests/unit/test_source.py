@@ -680,6 +680,7 @@ def test_source_loads_a_failed_version_granted_anew(site: Site) -> None:
     assert site.aspirations.lists == [[2], [1], [2]]
     first, again = site.aspirations.found_at_ns[0], site.aspirations.found_at_ns[2]
     assert again > first
+    assert site.aspirations.anew == [1, 2, 2]
 
 
 def test_source_blocked_version_falls_back_on_hang(
