@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from serving.base.errors import FailedPrecondition
 from serving.core.blocked_versions import BlockedBy
 from serving.core.operator_api import Rollback, RollbackBlock
-from serving.core.servable import LOADING, START
+from serving.core.servable import END, LOADING, START
 from serving.manager.blocking import block
 from serving.manager.listener import ROLLED_BACK
 from serving.manager.stream import StreamState
@@ -83,12 +83,14 @@ def _blocked_version(state: StreamState, version: int, service: str | None) -> R
     if service is not None:
         return RollbackBlock(version, has_served=True, reason=service)
     harness = state.harnesses.get(version)
+    # A version that gates have refused is not selected any more.
+    unselected = END if version in state.blocks.refused else START
     loads = {START: "its load has not begun", LOADING: "its load was under way"}
     return RollbackBlock(
         version,
         has_served=False,
         reason="it never served, and would have replaced the earlier version once loaded; "
-        + loads.get(START if harness is None else harness.state, "its load failed"),
+        + loads.get(unselected if harness is None else harness.state, "its load failed"),
     )
 
 

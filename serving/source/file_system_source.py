@@ -249,7 +249,7 @@ class FileSystemSource:
             self._state = granted_anew(self._state, fresh, failed, self._clock.now_ns())
             for version, found in self._state.found.items():
                 if found != before[version]:
-                    # Whatever its files, because an operator wants it. It may be blocked.
+                    # An operator wants it, whatever its files. It may be blocked.
                     self._listener.found_anew(self._name, version, None)
             self._select_again(replace(self._inputs, granted=versions))
 
