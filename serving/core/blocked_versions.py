@@ -20,7 +20,7 @@ class BlockedBy(Enum):
     CANARY = "canary"  # a canary's figures: until a person allows it
     CRASH = "crash"  # the server died while it ran or loaded it: until a person allows it
     GATE = "gate"  # gates refused it: until its files or the settings of these gates change
-    FAILURE = "failure"  # its load failed after its predecessor was gone: until its files or settings change
+    FAILURE = "failure"  # its load failed while no other version served: until its files or settings change
 
 
 @dataclass(frozen=True)

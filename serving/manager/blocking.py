@@ -55,6 +55,16 @@ def unblock(turn: Turn, version: int, reason: str) -> None:
     _set_blocks(turn, turn.state.blocks.without(version))
 
 
+def forget_failures(turn: Turn) -> None:
+    """Unblocks each version that is blocked because its load failed, as the model has no version any more.
+
+    If the model comes back, its versions are loaded anew.
+    """
+    for version, found in turn.state.blocks.by_version.items():
+        if found.by is BlockedBy.FAILURE:
+            unblock(turn, version, "the model has no versions any more")
+
+
 def update_fallback(turn: Turn) -> None:
     """Serves a rolled back version again while every other version on disk is blocked too.
 

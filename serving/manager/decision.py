@@ -30,7 +30,7 @@ from dataclasses import replace
 from serving.base.clock import NS_PER_SECOND, Now
 from serving.core.aspired_version_policy import Action, Load
 from serving.manager import canary
-from serving.manager.blocking import unblock, update_fallback
+from serving.manager.blocking import forget_failures, unblock, update_fallback
 from serving.manager.canary_turns import is_judged_by_rule, judge_canary, resume_canary
 from serving.manager.lives import end_canary_unless_aspired, reconcile
 from serving.manager.stream import StreamState
@@ -156,6 +156,8 @@ def _note_rest(turn: Turn) -> None:
             unverified=frozenset(),
             kept=replace(state.kept, given_up=None),
         )
+        if not state.selected:
+            forget_failures(turn)
         turn.notices.append(Ended())
     elif state.is_idle and not is_empty:
         turn.change(is_idle=False)

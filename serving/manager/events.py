@@ -148,8 +148,8 @@ def load_failed(turn: Turn, version: int, error: MillpondError) -> None:
         turn.state = turn.state.with_failed_load(harness)
     _log_failure(turn, harness)
     if harness.state is END:
-        end_failed_swap(turn, harness)
         _block_refused(turn, version)
+        end_failed_swap(turn, harness)
 
 
 def _block_refused(turn: Turn, version: int) -> None:

@@ -448,7 +448,9 @@ class AspiredVersionsManager:
         operator's caller waits until these are on disk.
         """
         self._streams.replace(decision.state)
-        # Before the notices, so that whoever reads a line of the log finds the status that it speaks of.
+        for notice in decision.notices_before:
+            self._guarded(partial(self._tell, decision.state.name, notice))
+        # Before the other notices, so that whoever reads a line of the log finds the status that it speaks of.
         self._record(decision.statuses_after)
         for notice in decision.notices:
             if isinstance(notice, BlocksChanged):
@@ -462,7 +464,7 @@ class AspiredVersionsManager:
         name = decision.state.name
         if decision.routing != before.routing:
             self._guarded(partial(self._streams.tell_routing, name))
-        for notice in decision.notices:
+        for notice in decision.notices_after:
             # If one fails, the others follow all the same, because all readers have the state that they
             # belong to.
             self._guarded(partial(self._tell, name, notice))

@@ -6,7 +6,7 @@ Pure.
 
 from serving.base.errors import DoesNotFitBeside, MillpondError
 from serving.core.blocked_versions import BlockedBy
-from serving.core.servable import UNLOADING
+from serving.core.servable import END, UNLOADING
 from serving.manager.blocking import block
 from serving.manager.harness import LoaderHarness
 from serving.manager.turn import Turn
@@ -76,8 +76,8 @@ def make_room(turn: Turn, harness: LoaderHarness, error: MillpondError) -> bool:
 def end_failed_swap(turn: Turn, harness: LoaderHarness) -> None:
     """Ends the pressure of a load that has failed for the last time, and may block its version.
 
-    Blocks it if no version answers any more, and the old one was unloaded first or is rolled back. The
-    source leaves a blocked version out, so that the policy loads the old one.
+    Blocks it if no version answers and none is left that may: the source leaves a blocked version out, so that the
+    next lower version on disk is loaded. After an unload for this load, or a rollback, that is the old version.
     """
     state = turn.state
     if state.is_outdated(harness):
@@ -85,9 +85,20 @@ def end_failed_swap(turn: Turn, harness: LoaderHarness) -> None:
     is_applied = state.unloads_first or state.blocks.rolled_back
     if is_applied or state.pressure.pressing_version == harness.id.version:
         turn.change(pressure=state.pressure.ended())
-    if not is_applied:
-        return
     # A blocked version that a label keeps in memory does not count, because it does not answer.
-    if not harness.is_cancelled and state.routing.default_version is None:
-        reason = harness.status.health.message
-        block(turn, {harness.id.version}, BlockedBy.FAILURE, reason)
+    if harness.is_cancelled or state.routing.default_version is not None:
+        return
+    if is_applied:
+        _block_failed(turn, harness)
+        return
+    aspired = [turn.state.harnesses.get(version) for version in state.aspired]
+    ended = [item for item in aspired if item is not None and item.state is END]
+    if len(ended) == len(aspired):
+        for item in ended:
+            _block_failed(turn, item)
+
+
+def _block_failed(turn: Turn, harness: LoaderHarness) -> None:
+    # The block of gates that have refused it says more, and outlives the process.
+    if harness.id.version not in turn.state.blocks:
+        block(turn, {harness.id.version}, BlockedBy.FAILURE, harness.status.health.message)

@@ -54,7 +54,7 @@ def model_notes(
     """
     if notes is None and not statuses:
         return ModelNotes(reason=_NOT_READ, is_awaited=True)
-    coming = [] if statuses else sorted(aspired)
+    coming = sorted({*aspired} - {status.id.version for status in statuses})
     by_version = {
         **{version: _crash_reason(version, block) for version, block in crashed.items()},
         **_note_reasons(notes or ()),
@@ -217,6 +217,10 @@ class NotePublisher:
     def source_notes(self, name: str) -> Collection[Note]:
         """The last notes of a model's source; empty before the first ones."""
         return self._source_notes.get(name, ((), ()))[0]
+
+    def aspired(self, name: str) -> Collection[int]:
+        """The versions that a model's source aspires; empty before it has read the base path."""
+        return self._source_notes.get(name, ((), ()))[1]
 
     def set_models(self, names: Collection[str]) -> None:
         """Publishes notes of these models from now on, and of no others."""

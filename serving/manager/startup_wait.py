@@ -1,8 +1,8 @@
 """Holds gRPC's port back until the models have been loaded, as TensorFlow Serving does.
 
 Clients and probes that wait for the port then find a server that answers. A model is awaited until
-one of its versions is AVAILABLE, or has failed and is not retried. A model whose base path holds no
-version is awaited too: the log names it every few seconds.
+one of its versions is AVAILABLE, or until one has failed for good and no other one is on its way. A model whose
+base path holds no version is awaited too: the log names it every few seconds.
 """
 
 import threading
@@ -12,8 +12,7 @@ from itertools import chain, islice
 import structlog
 
 from serving.base.clock import Clock, seconds_since
-from serving.core.servable import AVAILABLE, END, ServableStatus
-from serving.manager.state_monitor import Statuses
+from serving.core.servable import AVAILABLE, END, LOADING, START, ServableStatus
 
 LOG_SECONDS = 5.0
 """The time between two log lines with the awaited models. A person soon sees why a port is closed, and
@@ -22,21 +21,17 @@ a start of ten minutes logs about a hundred lines."""
 _log = structlog.get_logger(__name__)
 
 
-def awaited_models(
-    models: Sequence[str], statuses: Statuses, unloaded: Collection[str] = ()
-) -> tuple[str, ...]:
-    """The models without a version that is AVAILABLE or has ended. Pure.
+def has_come(versions: Iterable[ServableStatus], aspired: Collection[int] = ()) -> bool:
+    """True if a version is AVAILABLE, or if one has ended and no other one is on its way. Pure.
 
-    A model in `unloaded` is not awaited, because its versions were taken out by request.
+    `aspired` are the versions that the source aspires. Such a version without a status is still on its way to the
+    manager.
     """
-    return tuple(
-        name for name in models if name not in unloaded and not has_come(statuses.get(name, ()))
-    )
-
-
-def has_come(versions: Iterable[ServableStatus]) -> bool:
-    """True if a version is AVAILABLE or has ended. Pure."""
-    return any(status.state in (AVAILABLE, END) for status in versions)
+    states = {status.id.version: status.state for status in versions}
+    if AVAILABLE in states.values():
+        return True
+    is_one_coming = START in states.values() or LOADING in states.values()
+    return END in states.values() and not is_one_coming and states.keys() >= set(aspired)
 
 
 class AwaitedModel:
@@ -46,24 +41,21 @@ class AwaitedModel:
     model, or at two. Not safe for threads.
     """
 
-    def __init__(self, versions: Callable[[str], Iterable[ServableStatus]]) -> None:
-        """`versions` returns the versions of a model."""
-        self._versions = versions
+    def __init__(self, has_come: Callable[[str], bool]) -> None:
+        """`has_come` is True for a model that is not awaited (see the function)."""
+        self._has_come = has_come
         self._last: str | None = None
 
     def find(self, models: Sequence[str], unloaded: Collection[str] = ()) -> str | None:
         """Finds a model that is awaited; None if all have come.
 
-        See `awaited_models`. Begins at the model that it found last.
+        A model in `unloaded` is not awaited, because its versions were taken out by request. Begins at the model
+        that it found last.
         """
         start = models.index(self._last) if self._last in models else 0
         in_turn = chain(islice(models, start, None), islice(models, start))
         self._last = next(
-            (
-                name
-                for name in in_turn
-                if name not in unloaded and not has_come(self._versions(name))
-            ),
+            (name for name in in_turn if name not in unloaded and not self._has_come(name)),
             None,
         )
         return self._last

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.base.clock import Now
-from serving.core.servable import UNLOADING, Routing, ServableStatus
+from serving.core.servable import END, UNLOADING, Routing, ServableStatus
 from serving.data_plane.servables import ServableStatistics
 from serving.manager.blocked_state import BlockedState
 from serving.manager.harness import LoaderHarness
@@ -135,6 +135,21 @@ class Decision:
         may send a request at once.
         """
         return tuple(status for status in self.statuses if status.state is not UNLOADING)
+
+    @property
+    def notices_before(self) -> tuple[Notice, ...]:
+        """The notices that are told before a version is seen to END: its block, upon which the source aspires the
+        version that replaces it. So whoever waits for the model sees that one is on its way.
+        """
+        if all(status.state is not END for status in self.statuses):
+            return ()
+        return tuple(item for item in self.notices if isinstance(item, BlocksChanged))
+
+    @property
+    def notices_after(self) -> tuple[Notice, ...]:
+        """The other notices, in the order in which they are told."""
+        before = self.notices_before
+        return tuple(item for item in self.notices if item not in before)
 
     @property
     def unloaded_version(self) -> int | None:

@@ -7,7 +7,7 @@ import structlog
 
 from serving.base.clock import Clock
 from serving.http.health_routes import readiness
-from serving.manager.startup_wait import AwaitedModel, StartupWait, awaited_models
+from serving.manager.startup_wait import AwaitedModel, StartupWait, has_come
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.served_models import ServedModels
 from serving.rpc.health import HealthReporter, why_unavailable
@@ -28,17 +28,21 @@ class ReadinessWatch:
         monitor: StateMonitor,
         health: HealthReporter,
         excused: Callable[[], Collection[str]],
+        aspired: Callable[[str], Collection[int]],
         max_startup_wait_seconds: float,
         on_ready: Callable[[int], None],
         clock: Clock,
     ) -> None:
-        """`on_ready` is called once, with gRPC's port. Models that `excused` returns are not awaited."""
+        """`on_ready` is called once, with gRPC's port. Models that `excused` returns are not awaited. `aspired`
+        returns the versions that a model's source aspires.
+        """
         self._models = models
         self._monitor = monitor
         self._health = health
         self._excused = excused
         self._on_ready = on_ready
-        self._awaited_model = AwaitedModel(monitor.versions)
+        self._aspired = aspired
+        self._awaited_model = AwaitedModel(self._has_come)
         self._startup_wait = StartupWait(
             self._awaited_models, max_seconds=max_startup_wait_seconds, clock=clock
         )
@@ -88,6 +92,12 @@ class ReadinessWatch:
 
     def _awaited_models(self) -> dict[str, str]:
         """The models that keep gRPC's port closed, with the reason for each."""
-        awaited = awaited_models(self._models.names, self._monitor.statuses(), self._excused())
-        reasons = self.reasons()
-        return {name: reasons.get(name) or "no version is available" for name in awaited}
+        reasons, excused = self.reasons(), self._excused()
+        return {
+            name: reasons.get(name) or "no version is available"
+            for name in self._models.names
+            if name not in excused and not self._has_come(name)
+        }
+
+    def _has_come(self, name: str) -> bool:
+        return has_come(self._monitor.versions(name), self._aspired(name))

@@ -165,6 +165,26 @@ def test_broken_version_spares_sound_one_at_start(
     assert_serves(model, 1)
 
 
+def test_lower_version_serves_if_newer_ones_fail(
+    host: ModelHost, scale_model: ScaleModel, base_path: Path
+):
+    scale_model.write(base_path, 1)
+    for version in (2, 3):
+        scale_model.write(base_path, version, prepare=_add_failing_warm_up)
+    model = host.model(base_path, prefix="spoiled")
+    model.wait_for_states({1: AVAILABLE, 2: END, 3: END})
+    assert_serves(model, 1)
+    # A version that is mended in place is loaded.
+    shutil.copytree(base_path / "1", base_path / "3", dirs_exist_ok=True)
+    write_warm_up(base_path / "3", model.name, [{"x": np.zeros(1, np.float32)}])
+    let_settle(base_path / "3")
+    model.wait_for_states({1: END, 2: END, 3: AVAILABLE})
+
+
+def _add_failing_warm_up(version: Path) -> None:
+    write_warm_up(version, "spoiled", [{"unknown": np.zeros(1, np.float32)}])
+
+
 def test_version_copied_by_file_serves_once_complete(
     scale: HostedModel, scale_model: ScaleModel, tmp_path: Path
 ):

@@ -67,7 +67,9 @@ def start_host(start_server: StartServer, tmp_path: Path) -> Callable[[float], M
 
     def start(version_count: float) -> ModelHost:
         limit_bytes = round(VERSION_BYTES * version_count)
-        return ModelHost(start_server, tmp_path, model_memory_limit_bytes=limit_bytes)
+        # Requests wait in the gap of a swap, which is long on a busy machine.
+        waits = {"first_version_wait_seconds": TIMEOUT_SECONDS}
+        return ModelHost(start_server, tmp_path, model_memory_limit_bytes=limit_bytes, **waits)
 
     return start
 

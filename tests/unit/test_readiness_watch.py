@@ -46,6 +46,7 @@ class World:
             monitor=self.monitor,
             health=health,
             excused=lambda: models.unloaded,
+            aspired=lambda name: (),
             max_startup_wait_seconds=0,
             on_ready=self.reported.append,
             clock=clock,

@@ -13,7 +13,7 @@ from serving.core.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.manager.startup_wait import LOG_SECONDS, AwaitedModel, StartupWait, awaited_models
+from serving.manager.startup_wait import LOG_SECONDS, AwaitedModel, StartupWait, has_come
 from serving.manager.state_monitor import Statuses
 from tests.unit.fakes.clocks import FakeClock
 
@@ -26,26 +26,36 @@ def statuses(**states: ServableState) -> Statuses:
 
 
 @pytest.mark.parametrize(
-    ("state", "is_awaited"), [(START, True), (LOADING, True), (AVAILABLE, False), (END, False)]
+    ("states", "aspired", "expected"),
+    [
+        ([], {}, False),
+        ([START], {1}, False),
+        ([LOADING], {1}, False),
+        ([AVAILABLE], {1}, True),
+        ([END], {1}, True),
+        # The version that has failed is not aspired any more, and another one is on its way.
+        ([END], {2}, False),
+        ([END, START], {2}, False),
+        ([END, LOADING], {1, 2}, False),
+        ([END, AVAILABLE], {2}, True),
+        ([LOADING, AVAILABLE], {1, 2, 3}, True),
+        ([END, END], {2}, True),
+    ],
 )
-def test_awaited_models_by_the_state_of_their_version(
-    state: ServableState, is_awaited: bool
+def test_model_has_come_by_the_states_of_its_versions(
+    states: list[ServableState], aspired: set[int], expected: bool
 ) -> None:
-    assert (awaited_models(["m"], statuses(m=state)) == ("m",)) is is_awaited
-
-
-def test_awaited_models_have_those_without_versions() -> None:
-    assert awaited_models(["a", "b"], statuses(a=AVAILABLE)) == ("b",)
-
-
-def test_awaited_models_leave_out_the_unloaded() -> None:
-    assert awaited_models(["a"], {}, unloaded={"a"}) == ()
+    versions = [
+        ServableStatus(id=ServableId("m", number), state=state)
+        for number, state in enumerate(states, 1)
+    ]
+    assert has_come(versions, aspired) is expected
 
 
 def test_awaited_model_is_found_until_all_have_come() -> None:
     names = ["a", "b", "c"]
     states = dict.fromkeys(names, LOADING)
-    awaited = AwaitedModel(lambda name: statuses(**states)[name])
+    awaited = AwaitedModel(lambda name: has_come(statuses(**states)[name]))
     found = []
     while (name := awaited.find(names)) is not None:
         found.append(name)
@@ -60,11 +70,11 @@ def test_awaited_model_looks_at_few_models_each_time() -> None:
     states = dict.fromkeys(names, LOADING)
     looks: list[str] = []
 
-    def versions(name: str) -> tuple[ServableStatus, ...]:
+    def look(name: str) -> bool:
         looks.append(name)
-        return (ServableStatus(id=ServableId(name, 1), state=states[name]),)
+        return states[name] is AVAILABLE
 
-    awaited = AwaitedModel(versions)
+    awaited = AwaitedModel(look)
     for name in names:
         assert awaited.find(names) == name
         states[name] = AVAILABLE
@@ -76,7 +86,7 @@ def test_awaited_model_looks_at_few_models_each_time() -> None:
 def test_awaited_model_is_configured_and_not_unloaded(
     unloaded: set[str], found: str | None
 ) -> None:
-    awaited = AwaitedModel(lambda name: ())
+    awaited = AwaitedModel(lambda name: False)
     assert awaited.find(["a"]) == "a"
     # The model that was found last has been removed by then.
     assert awaited.find(["b"], unloaded) == found

@@ -12,7 +12,7 @@ from serving.base.errors import DoesNotFitBeside, FailedPrecondition
 from serving.base.fingerprint import Fingerprint
 from serving.core.blocked_versions import BlockedBy, BlockedVersion, as_kept_rows, from_rows
 from serving.core.model_settings import GateMode, GateSettings, ModelSettings, PolicyName
-from serving.core.servable import AVAILABLE, END, ServableId
+from serving.core.servable import AVAILABLE, END, ServableId, ServableStatus
 from serving.gates.gates import Gate, verdict_of
 from tests.unit.fakes.errors import permanent
 from tests.unit.fakes.requests import FakeStatistics
@@ -51,6 +51,46 @@ def test_block_for_failure_lifts_if_files_change() -> None:
     assert world.blocked_versions["m"] == frozenset()
     world.settle(2)
     assert world.states() == {1: END, 2: AVAILABLE}
+
+
+def test_failures_block_all_aspired_if_none_serves() -> None:
+    world = world_with(ModelSettings())
+    for version in (2, 3):
+        world.fail(version, permanent())
+    world.aspire(2, 3)
+    world.loaders.run_one()
+    world.manager.tick()
+    # The other one may still serve.
+    assert world.blocked_versions.get("m", frozenset()) == frozenset()
+    world.run_all()
+    assert world.blocked_versions["m"] == frozenset({2, 3})
+    world.settle(1)
+    assert world.states() == {1: AVAILABLE, 2: END, 3: END}
+
+
+def test_failure_is_seen_once_source_knows_of_it() -> None:
+    """Whoever waits for the model then sees the version that replaces it."""
+    world = world_with(ModelSettings())
+    seen: list[frozenset[int]] = []
+
+    def look(status: ServableStatus) -> None:
+        if status.state is END:
+            seen.append(world.blocked_versions.get("m", frozenset()))
+
+    world.monitor.add_listener(look)
+    world.fail(2, permanent())
+    world.settle(2)
+    assert seen == [frozenset({2})]
+
+
+def test_failures_are_forgotten_with_the_model() -> None:
+    world = world_with(ModelSettings())
+    world.fail(2, permanent())
+    world.settle(2)
+    world.settle()
+    assert world.blocked_versions["m"] == frozenset()
+    world.settle(2)
+    assert world.states() == {2: AVAILABLE}
 
 
 def test_block_for_failure_is_described_but_not_kept() -> None:
@@ -209,6 +249,15 @@ def test_refused_version_retries_once_gate_is_relaxed() -> None:
     assert world.states() == {1: END, 2: AVAILABLE}
     reasons = [log["reason"] for log in logs if log["event"] == "load_tried_again"]
     assert reasons == ["the settings of gate 'drift' have changed"]
+
+
+def test_refusal_if_none_serves_is_the_gates_block() -> None:
+    """A gate that needs no predecessor has refused the version at a start. Its block says more than a failure's."""
+    world = world_with(ENFORCED)
+    refuse(world, 2, Gate.WARM_UP)
+    world.settle(2)
+    (block,) = world.streams.blocks("m").values()
+    assert block.by is BlockedBy.GATE
 
 
 def test_refused_version_ignores_other_gates() -> None:

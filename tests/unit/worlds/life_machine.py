@@ -151,6 +151,16 @@ class LifeMachine(RuleBasedStateMachine):
         self.no_label_is_lost()
         self.select(selection)
 
+    @rule(version=VERSIONS)
+    def start_with_a_version_that_fails(self, version: int) -> None:
+        """Nothing serves when the load of a version fails for good."""
+        self.select(Specific(frozenset()))
+        self.work()
+        self.no_label_is_lost()
+        self.drop(version, [permanent])
+        self.select(Latest(1))
+        self.work()
+
     @rule(model_settings=SETTINGS)
     def change_settings(self, model_settings: ModelSettings) -> None:
         self.disk.settings = model_settings
@@ -299,16 +309,15 @@ class LifeMachine(RuleBasedStateMachine):
             is_full = len(self.disk.resident()) >= self.disk.capacity
             assert is_full, f"{blocked_by_memory} would fit: {states}, {self.disk.capacity} do"
         if aspired and not self.judge.in_state(AVAILABLE):
-            assert not (loadable := self.loadable_though_blocked()), f"{loadable}: {states}"
+            assert not (loadable := self.loadable()), f"{loadable}: {states}"
 
-    def loadable_though_blocked(self) -> set[int]:
-        """Returns rolled-back versions that could serve while all others have failed."""
-        blocked_versions = self.world.streams.blocks("m")
-        rolled_back = {
-            version for version, block in blocked_versions.items() if block.needs_operator
-        }
+    def loadable(self) -> set[int]:
+        """Returns the versions that could serve while all others have failed.
+
+        Not those that did not fit: they wait for other files, even if memory was the reason.
+        """
         sound = self.disk.found_at_ns.keys() - self.judge.failed
-        return set(self.disk.selection.select(sound).versions) if sound <= rolled_back else set()
+        return set(self.disk.selection.select(sound).versions)
 
     # --- Invariants -------------------------------------------------------------------------------
 
