@@ -240,13 +240,16 @@ class FileSystemSource:
     def set_granted(self, versions: frozenset[int]) -> None:
         """Selects only among `versions` until the next call, as a member of a fleet.
 
-        A version that was not granted before and has failed is loaded again.
+        A version that was not granted before and has failed, maybe in an earlier process that has blocked it, is
+        loaded again.
         """
-        failed = self._model_status.failed_versions(self._name)
+        failed = frozenset(self._model_status.failed_versions(self._name))
+        available = frozenset(self._model_status.available_versions(self._name))
         with self._lock:
             fresh = versions - (self._inputs.granted or frozenset())
+            unserved = failed | (self._inputs.blocked - available)
             before = self._state.found
-            self._state = granted_anew(self._state, fresh, failed, self._clock.now_ns())
+            self._state = granted_anew(self._state, fresh, unserved, self._clock.now_ns())
             for version, found in self._state.found.items():
                 if found != before[version]:
                     # An operator wants it, whatever its files. It may be blocked.

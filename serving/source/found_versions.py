@@ -375,7 +375,7 @@ def next_comparison_seconds(state: SourceState, source_count: int, now: Instant)
 def granted_anew(
     state: SourceState, versions: Collection[int], failed: Collection[int], now_ns: int
 ) -> SourceState:
-    """Finds granted `versions` that have `failed` anew.
+    """Finds granted `versions` that have `failed`, or are blocked, anew.
 
     A fleet's coordinator grants such a version only if its operator wants it to be tried again.
     """

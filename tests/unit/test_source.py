@@ -683,6 +683,23 @@ def test_source_loads_a_failed_version_granted_anew(site: Site) -> None:
     assert site.aspirations.anew == [1, 2, 2]
 
 
+@pytest.mark.parametrize(("available", "anew"), [(set(), [1, 2, 2]), ({2}, [1, 2])])
+def test_source_tells_of_blocked_version_granted_anew(
+    site: Site, available: set[int], anew: list[int]
+) -> None:
+    """An earlier process has blocked it. It is none that serves although it is blocked."""
+    site.drop("1")
+    site.drop("2")
+    source = site.source(Latest(1))
+    source.set_blocked(frozenset({2}))
+    source.set_granted(frozenset({1}))
+    source.poll()
+    site.aspirations.available = available
+    site.clock.advance(1)
+    source.set_granted(frozenset({1, 2}))
+    assert site.aspirations.anew == anew
+
+
 def test_source_blocked_version_falls_back_on_hang(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
