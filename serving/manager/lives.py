@@ -14,7 +14,9 @@ def apply_aspired(turn: Turn) -> None:
     end_canary_unless_aspired(turn)
     for version, harness in turn.state.harnesses.items():
         files, state = aspired.get(version), harness.state
-        if files is None and state in (START, LOADING) and not harness.is_cancelled:
+        # A version that is aspired in another directory would load the files of a former base path.
+        is_there = files is not None and files.directory == harness.aspired.directory
+        if not is_there and state in (START, LOADING) and not harness.is_cancelled:
             _cancel(turn, harness)
         elif files is not None and state is AVAILABLE and files != harness.aspired:
             turn.state = turn.state.with_harness(replace(harness, aspired=files))

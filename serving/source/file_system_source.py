@@ -26,6 +26,7 @@ from serving.source.found_versions import (
     decide,
     found_fingerprint,
     granted_anew,
+    in_new_base_path,
     is_as_found,
     is_at_rest,
     known_to_serve,
@@ -58,10 +59,24 @@ def list_children(base_path: str) -> Listing:
     """Lists the entries of `base_path` in the order of their names; follows symbolic links."""
     try:
         with os.scandir(base_path) as entries:
-            children = [Child(entry.name, entry.is_dir(), entry.is_symlink()) for entry in entries]
+            children = [
+                Child(entry.name, _is_directory(entry), entry.is_symlink()) for entry in entries
+            ]
     except OSError as error:
         return Listing(error=str(error))
     return Listing(tuple(sorted(children, key=lambda child: child.name)))
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """True if `entry` is a directory, or cannot be looked at, like a link that leads in a circle.
+
+    Such an entry hides no other one. If it is a version that serves, the version stays. If it is a new
+    version, the poll notes that it cannot be read.
+    """
+    try:
+        return entry.is_dir()
+    except OSError:
+        return True
 
 
 def _is_dated(base_path: str) -> bool:
@@ -259,9 +274,12 @@ class FileSystemSource:
     def set_base_path(self, base_path: str) -> None:
         """Replaces the base path and polls it at once.
 
-        The aspired versions stay until a version in the new base path is complete.
+        The aspired versions stay until a version in the new base path is complete. Until then a new
+        selection adds none of the former base path.
         """
         with self._lock:
+            if base_path != self._base_path:
+                self._state = in_new_base_path(self._state)
             self._base_path = base_path
             self._poll_soon()
 

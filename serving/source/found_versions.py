@@ -18,6 +18,7 @@ from serving.base.fingerprint import Fingerprint
 from serving.core.label_targets import KnownVersions, absent_targets
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import (
+    All,
     Latest,
     Selected,
     Specific,
@@ -77,7 +78,8 @@ class SourceState:
     versions were found and are kept, but are gone from the disk. `looked_at_ns` is when the files of a
     version that may serve were last compared with its fingerprint. `overwritten` are the versions whose
     files differed then. `on_disk` are the versions that have a directory, None until the first poll that
-    could read the base path.
+    could read the base path. If it `is_of_former_base_path`, `found` lies below the base path before the
+    configured one, of which no version is found yet.
     """
 
     found: Mapping[int, AspiredVersion] = field(default_factory=dict)
@@ -91,10 +93,19 @@ class SourceState:
     # The missing assets of found versions.
     missing_assets: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     on_disk: frozenset[int] | None = None
+    is_of_former_base_path: bool = False
     candidates: Mapping[int, Candidate] = field(default_factory=dict)
     # None until the first version is aspired: until then no version can be omitted.
     aspired: tuple[AspiredVersion, ...] | None = None
     notes: frozenset[Note] = frozenset()
+
+
+def in_new_base_path(state: SourceState) -> SourceState:
+    """The state after a change of the base path, before the new one is read.
+
+    What is aspired stays, until a version of the new base path is found.
+    """
+    return replace(state, is_of_former_base_path=bool(state.found))
 
 
 def not_yet_found(state: SourceState, directories: Mapping[int, str]) -> dict[int, str]:
@@ -226,12 +237,14 @@ def decide(
     }
     complete = {version: item for version, item in candidates.items() if item.is_complete}
     found, missing = _found(state, directories, complete), frozenset[int]()
-    if state.found and not found and (inputs.keeps_last or directories):
+    keeps_found = bool(state.found) and not found and (inputs.keeps_last or bool(directories))
+    if keeps_found:
         found, missing = dict(state.found), frozenset(state.found)
     listed = SourceState(
         found=found,
         missing=missing,
         on_disk=frozenset(directories),
+        is_of_former_base_path=keeps_found and state.is_of_former_base_path,
         candidates={key: item for key, item in candidates.items() if key not in complete},
         aspired=state.aspired,
     )
@@ -277,17 +290,18 @@ def select_again(
     has withdrawn its grant, or if no version is found and `keeps_last` is False. Otherwise an empty result
     leaves the aspired versions as they are.
     """
-    selected = inputs.select(state.found)
+    known, applied = _selectable(state, inputs)
+    selected = applied.select(known)
     # Selects twice, with and without the broken versions. Otherwise a broken version could take the
     # place of a sound one, and unload it.
-    sound = inputs.select(state.found.keys() - state.broken)
+    sound = applied.select(known.keys() - state.broken)
     versions = sorted({*selected.versions, *sound.versions})
     notes = {note for note in state.notes if note.event not in _SELECTION_EVENTS}
     absent = _absent_versions(state, selected, is_just_listed=is_just_listed)
     if absent:
         notes.add(Note.of(_NOT_FOUND, versions=absent))
     aspired: tuple[AspiredVersion, ...] | None
-    aspired = tuple(state.found[version] for version in versions)
+    aspired = tuple(known[version] for version in versions)
     if not aspired and not _may_be_empty(state, inputs):
         aspired = state.aspired
         if inputs.blocked.intersection(item.version for item in aspired or ()):
@@ -300,6 +314,21 @@ def select_again(
     if gone:
         notes.add(Note.of("last_version_gone_from_disk", kept=tuple(sorted(gone))))
     return replace(state, aspired=aspired, notes=frozenset(notes))
+
+
+def _selectable(
+    state: SourceState, inputs: SelectionInputs
+) -> tuple[Mapping[int, AspiredVersion], SelectionInputs]:
+    """The versions to select among, and the inputs to select by.
+
+    Of a former base path only what is aspired already may stay. The selection in force was configured
+    together with the new base path, or after it. Applied to the former one, it would load versions that
+    no configuration asks for, and they would serve under the numbers of the new base path's versions.
+    """
+    if not state.is_of_former_base_path:
+        return state.found, inputs
+    aspired = {item.version: item for item in state.aspired or ()}
+    return aspired, inputs if inputs.selection == _NOTHING else replace(inputs, selection=All())
 
 
 def _absent_versions(
@@ -326,6 +355,8 @@ def _absent_versions(
     )
 
 
+_NOTHING = Specific(frozenset())
+
 _NOT_FOUND = "specific_version_not_found"
 
 _SELECTION_EVENTS = (
@@ -340,7 +371,7 @@ _SELECTION_EVENTS = (
 def _may_be_empty(state: SourceState, inputs: SelectionInputs) -> bool:
     if state.aspired is None:
         return False
-    selects_nothing = inputs.selection == Specific(frozenset()) or inputs.granted == frozenset()
+    selects_nothing = inputs.selection == _NOTHING or inputs.granted == frozenset()
     return selects_nothing or (not state.found and not inputs.keeps_last)
 
 

@@ -62,7 +62,8 @@ def version_directories(
         if not _VERSION_NAME.fullmatch(child.name):
             continue
         if not child.is_directory:
-            notes.add(Note.of("numeric_file_ignored", name=child.name, remedy="use a directory"))
+            remedy = "let the link lead to a directory" if child.is_link else "use a directory"
+            notes.add(Note.of("numeric_file_ignored", name=child.name, remedy=remedy))
         elif int(child.name) > VERSION_MAX:
             notes.add(Note.of("version_above_int64_ignored", name=child.name))
         else:

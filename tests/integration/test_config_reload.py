@@ -62,13 +62,13 @@ class Models:
         for version in versions:
             self._scale_model.write(self.base_path(name), version)
 
-    def configure(self, fields: Mapping[str, str]) -> bytes:
+    def configure(self, fields: Mapping[str, str], base_path: Path | None = None) -> bytes:
         """Writes the file by an atomic replacement and returns it as clients send it.
 
-        `fields` are the further fields of each model.
+        `fields` are the further fields of each model. `base_path` replaces those of all models.
         """
         configs = (
-            f'config {{ name: "{name}" base_path: "{self.base_path(name)}" {more} }}'
+            f'config {{ name: "{name}" base_path: "{base_path or self.base_path(name)}" {more} }}'
             for name, more in fields.items()
         )
         beside = self.file.with_suffix(".partial")
@@ -151,6 +151,27 @@ def test_reload_removes_a_model_and_forgets_its_health(
     assert refusal(lambda: caller.health(models.a))[0] == grpc.StatusCode.NOT_FOUND
     assert answering(caller, models.b) == 7
     wait_until(lambda: caller.health("") == SERVING, "health of the server")
+
+
+def test_reload_moves_base_path_and_policy_as_one(
+    models: Models, client: Client, caller: Caller
+) -> None:
+    models.drop(models.a, 2, 3)
+    all_versions = "model_version_policy { all {} }"
+    former = models.directory / "former"
+    former.mkdir()
+    for version in (1, 2, 5):
+        # Other files under the numbers of the base path that follows.
+        models.drop(models.b, version + 10)
+        (models.base_path(models.b) / str(version + 10)).rename(former / str(version))
+    for _ in range(5):
+        client.reload_config(models.configure({models.a: ""}, base_path=former))
+        wait_for_states(client, models.a, {5: AVAILABLE})
+        client.reload_config(models.configure({models.a: all_versions}))
+        wait_for_states(client, models.a, {1: AVAILABLE, 2: AVAILABLE, 3: AVAILABLE})
+        for version in (1, 2, 3):
+            response = caller.predict(request_for(models.a, version=version))
+            assert is_right(array(response.outputs["y"]), ScaleModel.answer(version, X))
 
 
 @pytest.mark.parametrize("poll_wait_seconds", [0, -1])

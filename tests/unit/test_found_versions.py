@@ -96,6 +96,13 @@ def test_version_directories_note_numeric_file() -> None:
     assert events(notes) == ["numeric_file_ignored"]
 
 
+def test_version_directories_note_dangling_link() -> None:
+    listing = Listing((Child("2", is_directory=False, is_link=True),))
+    (note,) = version_directories(listing)[1]
+    assert note.event == "numeric_file_ignored"
+    assert dict(note.values)["remedy"] == "let the link lead to a directory"
+
+
 def test_version_directories_note_number_above_int64() -> None:
     found, notes = version_directories(directories(str(VERSION_MAX + 1)))
     assert found == {}

@@ -20,6 +20,7 @@ from serving.core.servable import (
     START,
     TRANSITIONS,
     UNLOADING,
+    AspiredVersion,
     LoadStage,
     Routing,
     ServableId,
@@ -289,6 +290,35 @@ def test_manager_logs_live_version_files_changed(world: World) -> None:
         world.aspire(1, 2, found_at_ns=9)
     assert [log["event"] for log in logs].count("live_version_files_changed") == 1
     assert world.states() == {1: AVAILABLE, 2: LOADING}
+
+
+def move(world: World, *versions: int) -> None:
+    """Aspires the versions as a source finds them below another base path."""
+    moved = [AspiredVersion(version=version, directory=f"/moved/{version}") for version in versions]
+    world.manager.set_aspired("m", moved)
+    world.manager.tick()
+
+
+def test_manager_loads_from_the_latest_directory(world: World) -> None:
+    world.aspire(1, 2)
+    assert world.states() == {1: LOADING, 2: LOADING}
+    move(world, 1, 2)
+    world.run_all()
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
+    assert world.loading.directories == {
+        ServableId("m", version): f"/moved/{version}" for version in (1, 2)
+    }
+
+
+def test_manager_does_not_retry_in_a_former_directory(world: World) -> None:
+    world.fail(1, transient())
+    world.aspire(1)
+    world.run_loads()
+    assert world.states() == {1: LOADING}
+    move(world, 1)
+    world.run_all()
+    assert world.states() == {1: AVAILABLE}
+    assert world.loading.directories == {ServableId("m", 1): "/moved/1"}
 
 
 def test_manager_bug_in_a_load_is_failed_load(world: World) -> None:

@@ -1,4 +1,5 @@
 import os
+import random
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,8 @@ class Aspirations(SourceListener):
         self.lists: list[list[int]] = []
         self.found_at_ns: list[int] = []
         self.directories: dict[int, str] = {}
+        # The directories of the last list.
+        self.current: dict[int, str] = {}
         # The model's status; set by a test.
         self.failed: set[int] = set()
         self.available: set[int] = set()
@@ -58,7 +61,8 @@ class Aspirations(SourceListener):
         assert name == self.name
         self.lists.append([version.version for version in versions])
         self.found_at_ns.append(max((version.found_at_ns for version in versions), default=0))
-        self.directories.update({version.version: version.directory for version in versions})
+        self.current = {version.version: version.directory for version in versions}
+        self.directories.update(self.current)
 
     def failed_versions(self, name: str) -> set[int]:
         assert name == self.name
@@ -745,6 +749,85 @@ def test_source_new_base_path_settles_before_a_swap(site: Site) -> None:
     assert site.aspirations.directories == {1: str(site.path / "new" / "1")}
 
 
+def test_source_selects_in_the_new_base_path_only(site: Site) -> None:
+    for name in ("old/1", "old/2", "old/5", "new/1", "new/2", "new/3"):
+        site.drop(name)
+    source = site.source(Latest(1), base_path=site.path / "old")
+    source.poll()
+    source.set_base_path(str(site.path / "new"))
+    source.set_selection(All())
+    source.poll()
+    assert site.aspirations.lists == [[5], [1, 2, 3]]
+    directories = {version: str(site.path / "new" / str(version)) for version in (1, 2, 3)}
+    assert site.aspirations.directories == {5: str(site.path / "old" / "5"), **directories}
+
+
+def test_source_former_base_path_can_be_unloaded(site: Site) -> None:
+    site.drop("old/1")
+    source = site.source(base_path=site.path / "old")
+    source.poll()
+    source.set_base_path(str(site.path / "new"))
+    source.set_selection(Specific(frozenset()))
+    assert site.aspirations.lists == [[1], []]
+    source.set_selection(All())
+    source.poll()
+    assert site.aspirations.lists == [[1], []]
+    site.drop("new/2")
+    source.poll()
+    assert site.aspirations.lists == [[1], [], [2]]
+
+
+def test_source_former_base_path_loses_blocked(site: Site) -> None:
+    for name in ("old/1", "old/2", "old/3"):
+        site.drop(name)
+    source = site.source(Latest(2), base_path=site.path / "old")
+    source.poll()
+    source.set_base_path(str(site.path / "new"))
+    source.set_blocked(frozenset({3}))
+    assert site.aspirations.lists == [[2, 3], [2]]
+    source.set_blocked(frozenset({2, 3}))
+    assert site.aspirations.lists == [[2, 3], [2]]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_source_aspires_only_in_configured_base_path(site: Site, seed: int) -> None:
+    """Any sequence of changes: a version that is aspired anew lies in the base path of that time.
+
+    The selection of that time takes it, and none that is older.
+    """
+    draw = random.Random(seed)
+    base_paths = [site.path / name for name in ("a", "b")]
+    selections = [Latest(1), Latest(2), All(), Specific(frozenset({1, 3})), Specific(frozenset())]
+    for base_path in base_paths:
+        base_path.mkdir()
+    configured, selection = base_paths[0], selections[0]
+    source = site.source(selection, base_path=configured, keeps_last=draw.random() < 0.5)
+    for _ in range(40):
+        directories = dict(site.aspirations.current)
+        step = draw.randrange(6)
+        if step == 0:
+            configured = draw.choice(base_paths)
+            source.set_base_path(str(configured))
+        elif step == 1:
+            selection = draw.choice(selections)
+            source.set_selection(selection)
+        elif step == 2:
+            source.set_blocked(frozenset(draw.sample(range(1, 5), draw.randrange(2))))
+        elif step == 3:
+            directory = draw.choice(base_paths) / str(draw.randrange(1, 5))
+            if directory.exists():
+                shutil.rmtree(directory)
+            else:
+                site.drop(str(directory.relative_to(site.path)), age_seconds=draw.choice([0, 60]))
+        else:
+            site.clock.advance(draw.choice([0, 1]))
+            source.poll()
+        for version, directory in site.aspirations.current.items():
+            if directories.get(version) != directory:
+                assert Path(directory).parent == configured
+                assert selection.select([version]).versions == (version,)
+
+
 def test_source_empty_new_base_path_unloads_if_allowed(site: Site) -> None:
     site.drop("old/1")
     source = site.source(keeps_last=False, base_path=site.path / "old")
@@ -962,6 +1045,31 @@ def test_source_group_is_parent_of_base_path(site: Site) -> None:
     assert pollers.group == str(site.path)
     source.set_base_path("/elsewhere/m/")
     assert pollers.group == "/elsewhere"
+
+
+@pytest.mark.parametrize("name", ["9", "current"])
+def test_source_circular_link_hides_no_version(site: Site, name: str) -> None:
+    site.drop("1")
+    (site.path / name).symlink_to(name)
+    source = site.source(Latest(1))
+    source.poll()
+    site.drop("2")
+    source.poll()
+    assert site.aspirations.lists == [[1], [2]]
+    reasons = [str(note) for note in source.notes() if note.event == "version_unreadable"]
+    assert len(reasons) == (name == "9")
+    assert all("Too many levels of symbolic links" in reason for reason in reasons)
+
+
+def test_source_version_of_a_circular_link_stays(site: Site) -> None:
+    for version in ("1", "2"):
+        (site.path / version).symlink_to(site.drop(f"elsewhere/{version}"))
+    source = site.source(Latest(1))
+    source.poll()
+    (site.path / "2").unlink()
+    (site.path / "2").symlink_to("2")
+    source.poll()
+    assert site.aspirations.lists == [[2]]
 
 
 def test_list_children_of_a_file_is_an_error(tmp_path: Path) -> None:

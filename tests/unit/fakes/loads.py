@@ -17,6 +17,8 @@ class FakeLoader:
     failures: dict[ServableId, list[Exception]] = field(default_factory=dict)
     servables: list[FakeServable] = field(default_factory=list)
     loads: list[ServableId] = field(default_factory=list)
+    # The directory of each version's latest load.
+    directories: dict[ServableId, str] = field(default_factory=dict)
     # The figures that each load reports.
     figures: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -26,13 +28,13 @@ class FakeLoader:
     during: Callable[[], None] = lambda: None
 
     def load(self, servable_id: ServableId, directory: str, progress: LoadProgress) -> FakeServable:
-        del directory
         for stage in (LoadStage.RESTORE, LoadStage.WARM_UP):
             if progress.cancellation.is_cancelled:
                 raise Cancelled(f"{servable_id}: stopped before {stage.value}")
             progress.stage_began(stage)
             progress.stage_ended(stage, 0.5)
         self.loads.append(servable_id)
+        self.directories[servable_id] = directory
         progress.measured(self.figures)
         progress.noted(self.notes)
         for verdict in self.verdicts.pop(servable_id, []):
