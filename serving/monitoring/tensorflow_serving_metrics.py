@@ -104,19 +104,27 @@ def _by_model_and_api(
 
 
 def _warmup_latency(statuses: Iterable[ServableStatus], served: ServedModels) -> Samples:
-    """Makes a histogram for each version, which holds its last warm-up only."""
-    samples = Samples(families.TFS_WARMUP_LATENCY)
+    """Makes a histogram for each version's directory, which holds the last warm-up of the version.
+
+    Several models may have one base path. Then the histogram holds the warm-up of each of them, because a
+    series that a scrape has twice is lost.
+    """
+    found: dict[tuple[str, str], list[float]] = {}
     for status in statuses:
         seconds = status.stage_seconds.get(LoadStage.WARM_UP)
         base = served.base_path(status.id.name)
         if seconds is None or base is None:
             continue
+        path = posixpath.join(base, str(status.id.version))
+        found.setdefault((path, _warmup_status(status)), []).append(seconds)
+    samples = Samples(families.TFS_WARMUP_LATENCY)
+    for labels, warm_ups in found.items():
         samples.add_histogram(
-            (posixpath.join(base, str(status.id.version)), _warmup_status(status)),
+            labels,
             _EDGE_LABELS,
-            [int(seconds * NS_PER_SECOND <= edge_ns) for edge_ns in EDGES_NS],
-            count=1,
-            total=seconds * 1e6,
+            [sum(each * NS_PER_SECOND <= edge_ns for each in warm_ups) for edge_ns in EDGES_NS],
+            count=len(warm_ups),
+            total=sum(warm_ups) * 1e6,
         )
     return samples
 

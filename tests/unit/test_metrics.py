@@ -66,6 +66,7 @@ from tests.unit.fakes.log_store import used_log
 from tests.unit.fakes.memory import ARENA_STATISTICS
 from tests.unit.fakes.metrics import FakeMethod, swap_of
 from tests.unit.fakes.monitored import FakeGpuSensors, fake_parts
+from tests.unit.fakes.parts import FakeServedModels
 from tests.unit.fakes.requests import FakeRequestStatistics, FakeReservoir
 from tests.unit.fakes.servables import (
     BUSY_RUNS,
@@ -90,12 +91,14 @@ def text_of(parts: MonitoredParts, accept: str = "") -> str:
 
 
 def series_of(parts: MonitoredParts) -> Series:
-    """Returns every sample of the plain text format, by name and labels."""
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for metric in plain_families(text_of(parts))
-        for sample in metric.samples
-    }
+    """Returns every sample of the plain text format, by name and labels, after a check that it is there once."""
+    series: Series = {}
+    for metric in plain_families(text_of(parts)):
+        for sample in metric.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in series
+            series[key] = sample.value
+    return series
 
 
 def value(series: Series, name: str, **labels: str) -> float:
@@ -455,6 +458,21 @@ def test_tensorflow_serving_warmup_has_path_outcome(health, stages, outcome):
     name = ":tensorflow:serving:model_warmup_latency"
     assert value(series, f"{name}_sum", **labels) == 500_000
     assert value(series, f"{name}_bucket", **labels, le="+Inf") == 1
+
+
+def test_warmup_of_models_with_one_base_path_adds_up():
+    warm_ups = {"a": 0.5, "b": 1.5}
+    loaded = [
+        status(name, stage_seconds={LoadStage.WARM_UP: seconds})
+        for name, seconds in warm_ups.items()
+    ]
+    served = FakeServedModels(base_paths=dict.fromkeys(warm_ups, "/models/shared"))
+    series = series_of(fake_parts(statuses=loaded, served=served))
+    labels = {"model_path": "/models/shared/1", "status": "OK"}
+    name = ":tensorflow:serving:model_warmup_latency"
+    assert value(series, f"{name}_sum", **labels) == 2_000_000
+    assert value(series, f"{name}_count", **labels) == 2
+    assert value(series, f"{name}_bucket", **labels, le="708235.0") == 1
 
 
 # --- Versions -----------------------------------------------------------------------------------------

@@ -158,7 +158,10 @@ def fake_parts(clock: Clock | None = None, **values: object) -> MonitoredParts:
 
 
 _OF_PARTS = frozenset(
-    {"accelerators", "gpu", "model_memory_limit_bytes", "slab_pool", "build_info", "tuning_of"}
+    {
+        *("accelerators", "gpu", "model_memory_limit_bytes", "slab_pool", "build_info"),
+        *("tuning_of", "served"),
+    }
 )
 
 
