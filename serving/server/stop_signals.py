@@ -1,4 +1,4 @@
-"""Receives SIGTERM and SIGINT on a thread of its own, which no lock of the main thread can block."""
+"""Receives STOP_SIGNALS on a thread of its own, which no lock of the main thread can block."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from serving.base.clock import Clock, SystemClock, seconds_since
+from serving.base.early_stop import STOP_SIGNALS, heeded
 from serving.server.logs import write_last_line
 
 ECHO_SECONDS = 0.5
@@ -18,7 +19,7 @@ ECHO_SECONDS = 0.5
 
 
 class StopSignals:
-    """Receives SIGTERM and SIGINT in `with`. The first signal requests a stop, the second ends the process.
+    """Receives STOP_SIGNALS in `with`. The first signal requests a stop, the second ends the process.
 
     The interpreter's C handler writes each signal to a pipe, from which the thread `signals` reads it. A
     Python handler would not do, because it runs only on the main thread, between two of that thread's steps.
@@ -46,7 +47,7 @@ class StopSignals:
         self._wakeup_before = signal.set_wakeup_fd(self._write_end)
         self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
         self._thread.start()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in heeded(STOP_SIGNALS):
             # The handler does nothing, but without a Python handler the C handler would not be called.
             self._before[number] = signal.signal(number, lambda number, frame: None)
         return self

@@ -6,12 +6,14 @@ import signal
 from types import TracebackType
 from typing import Any
 
+from serving.base.early_stop import heeded
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """The signals that a supervisor passes on to the server. A server that ends after them is not started again."""
 
 
 class Events:
-    """Receives STOP_SIGNALS and SIGCHLD in `with`. One thread.
+    """Receives SIGCHLD, and STOP_SIGNALS unless SIGHUP is ignored, in `with`. One thread.
 
     The signals are written to a pipe, so that a signal that comes just before `wait` is not lost.
     """
@@ -26,7 +28,7 @@ class Events:
         os.set_blocking(self._read_end, False)
         os.set_blocking(self._write_end, False)
         self._wakeup_before = signal.set_wakeup_fd(self._write_end)
-        for number in (*STOP_SIGNALS, signal.SIGCHLD):
+        for number in (*heeded(STOP_SIGNALS), signal.SIGCHLD):
             self._before[number] = signal.signal(number, lambda number, frame: None)
         return self
 

@@ -46,6 +46,34 @@ def test_early_stop_ends_with_status_0(program: str, number: signal.Signals) -> 
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+_BEGUN_BY_NOHUP = """
+import os, signal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+from serving.base.early_stop import exit_at_stop_signals
+from serving.server.stop_signals import StopSignals
+from serving.supervisor.events import Events
+os.kill(os.getpid(), signal.SIGHUP)
+exit_at_stop_signals()
+os.kill(os.getpid(), signal.SIGHUP)
+with StopSignals(print):
+    os.kill(os.getpid(), signal.SIGHUP)
+with Events() as events:
+    os.kill(os.getpid(), signal.SIGHUP)
+    print(events.wait(0))
+"""
+
+
+def test_nohup_keeps_a_server_without_its_terminal() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _BEGUN_BY_NOHUP],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[]\n", "")
+
+
 def test_launcher_keeps_stop_signals_over_its_exec() -> None:
     blocked: list[set[int]] = []
 

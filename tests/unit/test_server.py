@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 from tritonclient.grpc import service_pb2
 
+from serving.base.early_stop import STOP_SIGNALS
 from serving.base.errors import FailedPrecondition, InvalidConfig, StatusCode, Unavailable
 from serving.base.protos import get_model_status_pb2, model_management_pb2
 from serving.config.lab_settings import LabSettings
@@ -759,10 +760,12 @@ class Signals:
         self.signals = StopSignals(self.reasons.append, self.exits.append, self.clock)
 
 
-def test_stop_signals_first_requests_a_stop() -> None:
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_stop_signals_first_requests_a_stop(number: signal.Signals) -> None:
     fixture = Signals()
-    fixture.signals.receive(signal.SIGTERM)
-    assert (fixture.reasons, fixture.exits) == (["SIGTERM"], [])
+    with fixture.signals:
+        os.kill(os.getpid(), number)
+    assert (fixture.reasons, fixture.exits) == ([number.name], [])
 
 
 def test_stop_signals_echo_of_the_first_does_nothing() -> None:
