@@ -797,7 +797,13 @@ def test_source_aspires_only_in_configured_base_path(site: Site, seed: int) -> N
     """
     draw = random.Random(seed)
     base_paths = [site.path / name for name in ("a", "b")]
-    selections = [Latest(1), Latest(2), All(), Specific(frozenset({1, 3})), Specific(frozenset())]
+    selections: list[VersionSelection] = [
+        Latest(1),
+        Latest(2),
+        All(),
+        Specific(frozenset({1, 3})),
+        Specific(frozenset()),
+    ]
     for base_path in base_paths:
         base_path.mkdir()
     configured, selection = base_paths[0], selections[0]
@@ -822,9 +828,9 @@ def test_source_aspires_only_in_configured_base_path(site: Site, seed: int) -> N
         else:
             site.clock.advance(draw.choice([0, 1]))
             source.poll()
-        for version, directory in site.aspirations.current.items():
-            if directories.get(version) != directory:
-                assert Path(directory).parent == configured
+        for version, place in site.aspirations.current.items():
+            if directories.get(version) != place:
+                assert Path(place).parent == configured
                 assert selection.select([version]).versions == (version,)
 
 

@@ -59,7 +59,7 @@ class FakeServedModels(ServedModels):
         base_paths: Mapping[str, str] | None = None,
     ) -> None:
         self.configured = tuple(names)
-        self._base_paths = base_paths or {}
+        self._base_path_by_name = base_paths or {}
         self._notes = notes or {}
         self._found = found or {}
 
@@ -68,7 +68,7 @@ class FakeServedModels(ServedModels):
         return self.configured
 
     def base_path(self, name: str) -> str | None:
-        return self._base_paths.get(name, f"/models/{name}")
+        return self._base_path_by_name.get(name, f"/models/{name}")
 
     def notes(self, name: str) -> list[Note]:
         return self._notes.get(name, [])
