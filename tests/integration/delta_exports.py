@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tests.integration.exports import let_settle
-
 
 class TrainedModel:
     """A model that is trained at random: `tables` of `rows` × `columns`, and the matrix `dense`.
 
     Its signature maps `ids` int64 [n] to `y` float32 [n, 4]: the ids' rows of all tables, side by side,
-    times `dense`. `export_base` and `export_delta` write version N as `base_path/N`, and a server takes it at
-    once, because its files are old.
+    times `dense`. `export_base` and `export_delta` write version N as `base_path/N`. Nothing of it changes once
+    it has that name: a server may have read it, and a table is known by its file's time.
     """
 
     def __init__(
@@ -67,7 +65,7 @@ class TrainedModel:
         self._base = export_base(
             self.module, path, signatures=self._answer, tables=self.module.tables
         )
-        return self._settled(path)
+        return path
 
     def export_delta(self, version: int, **arguments: Any) -> Path:
         """Writes a delta of the last base."""
@@ -75,7 +73,7 @@ class TrainedModel:
 
         path = self.base_path / str(version)
         export_delta(self.module, self._base, path, **arguments)
-        return self._settled(path)
+        return path
 
     def replace_tables(self) -> None:
         """Puts another file with the same bytes in the place of the last base's tables."""
@@ -89,14 +87,6 @@ class TrainedModel:
     def answer(self, ids: Any) -> Any:
         """The answer that the model has now, by the function that was exported."""
         return self._answer(ids)["y"].numpy()
-
-    def _settled(self, path: Path) -> Path:
-        """Makes the version old. The base is opened again, because the time is a part of its identity."""
-        from millpond.delta import open_base
-
-        let_settle(path)
-        self._base = open_base(self._base.path)
-        return path
 
     def _normal(self, *shape: int) -> Any:
         return self.random.normal(size=shape).astype(np.float32)
