@@ -82,7 +82,7 @@
 // The threads. Loaders call Take, Expect and Refill. Unloaders call GiveBack, or Quarantine after a
 // leak, and Refill. The control plane calls Forget when a model is gone, and reads the statistics.
 // The keeper (SlabKeeper), one thread of idle priority, calls KeepStep until nothing is left to do.
-// After that it calls Take for tables that it copies ahead, if CanSpare permits (table_store.h).
+// After that it calls Take for tables that it copies ahead, if CanSpare permits (copy_ahead.h).
 // No request thread calls the pool.
 //
 // The steps. A step of the keeper touches or returns at most step_bytes, or pins a piece. Each kind

@@ -9,6 +9,7 @@
 #include "native/base/clock.h"
 #include "native/base/status.h"
 #include "native/inference/controlled_version.h"
+#include "native/memory/copy_ahead.h"
 #include "native/memory/request_memory.h"
 #include "native/memory/slab_keeper.h"
 #include "native/memory/slab_pool.h"
@@ -74,8 +75,9 @@ class PySlabPool {
   PySlabPool(memory::SlabPoolOptions options, std::function<void()> on_thread_start)
       : pool_(std::make_shared<memory::SlabPool>(options)),
         tables_(std::make_shared<memory::TableStore>(pool_, options.spare_slab_count)),
+        copy_ahead_(std::make_unique<memory::CopyAhead>(tables_)),
         keeper_(std::make_unique<memory::SlabKeeper>(pool_.get(), std::move(on_thread_start),
-                                                     [this] { return tables_->CopyAhead(); })) {}
+                                                     [this] { return copy_ahead_->Step(); })) {}
   ~PySlabPool() {
     const nanobind::gil_scoped_release release;
     Stop();
@@ -89,12 +91,13 @@ class PySlabPool {
   const std::shared_ptr<memory::TableStore>& tables() const { return tables_; }
   void Stop() {
     keeper_->Stop();
-    tables_->StopCopyingAhead();
+    copy_ahead_ = nullptr;
   }
 
  private:
   const std::shared_ptr<memory::SlabPool> pool_;
   const std::shared_ptr<memory::TableStore> tables_;
+  std::unique_ptr<memory::CopyAhead> copy_ahead_;  // The keeper's thread uses it.
   const std::unique_ptr<memory::SlabKeeper> keeper_;
 };
 

@@ -96,7 +96,7 @@ size_t LoadedTables::LogBytesMax(size_t new_row_bytes) const {
   size_t row_bytes_min = SIZE_MAX;
   for (const LoadedTable& table : tables_) {
     if (!table.plan.is_written) continue;
-    log_bytes += memory::TableStore::LogBytesMax(table.plan.bytes, table.plan.row_bytes);
+    log_bytes += memory::LogBytesMax(table.plan.bytes, table.plan.row_bytes);
     row_bytes_min = std::min(row_bytes_min, table.plan.row_bytes);
   }
   const size_t row_count_max = new_row_bytes / row_bytes_min;

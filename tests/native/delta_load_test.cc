@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/memory/copy_ahead.h"
 #include "native/memory/jemalloc_api.h"
 #include "native/memory/table_store.h"
 #include "native/tf/checkpoint_index.h"
@@ -122,14 +123,13 @@ class DeltaLoadTest : public ::testing::Test {
     files_.emplace(directory_.path(), writer);
     files_->NewBase(1);
   }
-  void TearDown() override { store_->StopCopyingAhead(); }
 
   // Copies at most so many pieces ahead, in the memory that the next version needs.
-  void CopyAhead(int piece_count) const {
+  void CopySomeAhead(int piece_count) {
     pool_->Refill(SIZE_MAX);
     while (pool_->KeepStep()) {
     }
-    for (; piece_count > 0 && store_->CopyAhead(); --piece_count) {
+    for (; piece_count > 0 && copy_ahead_.Step(); --piece_count) {
     }
   }
 
@@ -202,6 +202,7 @@ class DeltaLoadTest : public ::testing::Test {
   const std::shared_ptr<memory::SlabPool> pool_ =
       std::make_shared<memory::SlabPool>(memory::SlabPoolOptions());
   const std::shared_ptr<memory::TableStore> store_ = std::make_shared<memory::TableStore>(pool_, 1);
+  memory::CopyAhead copy_ahead_{store_};
   std::optional<DeltaFiles> files_;
   int64_t version_ = 0;
 };
@@ -238,9 +239,8 @@ TEST_F(DeltaLoadTest, TheFirstDeltaCopiesWhatWasNotCopiedAhead) {
   for (const int piece_count : {2, 1000, 3}) {
     files_->NewBase(piece_count);
     const auto first = WriteAndLoad("first" + std::to_string(piece_count), Changes({7}, 3), 1);
-    CopyAhead(piece_count);
-    const auto pieces_bytes =
-        static_cast<int64_t>(piece_count * memory::TableStore::kCopyPieceBytes);
+    CopySomeAhead(piece_count);
+    const auto pieces_bytes = static_cast<int64_t>(piece_count * memory::CopyAhead::kPieceBytes);
     const auto second =
         WriteAndLoad("second" + std::to_string(piece_count), Changes({5, 4000}, 4), 2);
     EXPECT_EQ(second->ReadTableBytes(), 0);
@@ -534,7 +534,7 @@ class DeltaSequence : public DeltaLoadTest, public ::testing::WithParamInterface
 TEST_P(DeltaSequence, AnswersHaveTheBitsOfAFullLoad) {
   int64_t kept_bytes = 0;
   for (int i = 0; i < 25 && !HasFailure(); ++i) {
-    if (Below(2) == 0) CopyAhead(Below(16));
+    if (Below(2) == 0) CopySomeAhead(Below(16));
     switch (Below(9)) {
       case 0:
         FailNext();
