@@ -81,6 +81,12 @@ void RegisterSlabPool(nb::module_& module) {
            [](const PySlabPool& self) {
              return WithoutGil([&] { return self.tables()->Statistics(); });
            })
+      .def(
+          "free_table_bytes",
+          [](const PySlabPool& self, const std::string& owner) {
+            return WithoutGil([&] { return self.tables()->FreeBytes(owner); });
+          },
+          nb::arg("owner"))
       .def("stop", [](PySlabPool& self) { WithoutGil([&] { self.Stop(); }); });
 }
 

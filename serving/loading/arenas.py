@@ -55,7 +55,8 @@ class Arenas:
     version that read them, so no version is charged for one.
 
     A model whose version was unloaded for its next load keeps the *room* of that version until a version of it is
-    loaded: otherwise another model could take that memory, and the first one would have no version at all.
+    loaded, or no load of it is to come: otherwise another model could take that memory, and the first one would
+    have no version at all.
     """
 
     def __init__(
@@ -67,10 +68,10 @@ class Arenas:
         self._lock = threading.Lock()
         self._promised_bytes: dict[ServableId, int] = {}
         self._charges: dict[ServableId, _Charge] = {}
-        # The versions that are loaded, and the rooms: the bytes of versions that were unloaded so that a load of
-        # their model, by name, has them.
+        # The versions that are loaded, and the rooms: the parameters of versions that were unloaded so that a load
+        # of their model, by name, has their memory.
         self._loaded: set[ServableId] = set()
-        self._rooms: dict[str, int] = {}
+        self._rooms: dict[str, _Charge] = {}
         # The bytes that the warm-up of each model's last version took beside its parameters, by name.
         self._warm_up_bytes: dict[str, int] = {}
         self._reported_refusal = ""
@@ -148,8 +149,14 @@ class Arenas:
             charge = self._charges.pop(servable_id, None)
             self._loaded.discard(servable_id)
             if makes_room and charge and all(item.name != name for item in self._loaded):
-                self._rooms[name] = charge.all_bytes
+                self._rooms[name] = charge
             self._refill()
+
+    def end_room(self, name: str) -> None:
+        """Gives the room of a model to all, because no load of it is to come. Does nothing if it has none."""
+        with self._lock:
+            if self._rooms.pop(name, None) is not None:
+                self._refill()
 
     def forget(self, name: str) -> None:
         """Forgets a model that is no longer served. Memory that no other model needs goes back."""
@@ -192,18 +199,30 @@ class Arenas:
 
     def _room_bytes(self, name: str) -> int:
         """The bytes of rooms that are for other models than `name`, and that these do not have yet."""
+        return sum(self._untaken_rooms(name).values())
+
+    def _fresh_room_bytes(self, name: str) -> int:
+        """The part of these bytes that is not in memory yet.
+
+        The tables of a model that no version holds are, and spare memory may be of any room.
+        """
+        fresh_bytes = 0
+        for other, size in self._untaken_rooms(name).items():
+            kept_bytes = min(self._rooms[other].table_bytes, self._pool.free_table_bytes(other))
+            fresh_bytes += max(0, size - kept_bytes)
+        return max(0, fresh_bytes - self._pool.statistics().spare_resident_bytes)
+
+    def _untaken_rooms(self, name: str) -> Mapping[str, int]:
+        """The bytes of each room that is for another model than `name`, without what a load of that has taken."""
         taken = {other: 0 for other in self._rooms if other != name}
         for servable_id, charge in self._charges.items():
             if servable_id.name in taken:
                 taken[servable_id.name] += charge.all_bytes
-        return sum(max(0, self._rooms[other] - size) for other, size in taken.items())
+        return {other: max(0, self._rooms[other].all_bytes - size) for other, size in taken.items()}
 
     def _check_available(self, servable_id: ServableId, plan: MemoryPlan, fresh_bytes: int) -> None:
-        free_bytes, room_bytes = self._free_bytes(), self._room_bytes(servable_id.name)
-        if room_bytes:
-            # The memory of rooms may be spare memory by now.
-            spare_bytes = self._pool.statistics().spare_resident_bytes
-            free_bytes -= max(0, room_bytes - spare_bytes)
+        room_bytes = self._room_bytes(servable_id.name)
+        free_bytes = self._free_bytes() - self._fresh_room_bytes(servable_id.name)
         if fresh_bytes > free_bytes:
             kept_bytes = self._bytes_without_others(servable_id, self._charges[servable_id])
             freed_bytes = max(0, self._held_bytes() + room_bytes - kept_bytes)

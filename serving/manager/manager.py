@@ -287,6 +287,8 @@ class AspiredVersionsManager:
                 break
         if decision.due_ns is None:
             self._due_ns.pop(name, None)
+            if not self._streams.of(name).is_loading:
+                self._version_memory.end_room(name)
         else:
             self._due_ns[name] = decision.due_ns
 

@@ -165,6 +165,11 @@ class StreamState:
         """True if nothing would be lost by forgetting this state."""
         return not (self.exists or self.labels or self.settings != _SETTINGS)
 
+    @property
+    def is_loading(self) -> bool:
+        """True if a load is under way, waits for a retry, or waits until the policy begins it."""
+        return bool(self._versions_in(START, LOADING))
+
     @cached_property
     def ready_versions(self) -> tuple[int, ...]:
         """The AVAILABLE versions, ascending. These are the published versions."""

@@ -34,8 +34,12 @@ class VersionMemory(Protocol):
     def unloaded(self, servable_id: ServableId, *, makes_room: bool = False) -> None:
         """Takes a version that is gone. Any thread.
 
-        If it `makes_room`, no other model has its memory until a version of its model is loaded.
+        If it `makes_room`, no other model has its memory until a version of its model is loaded, or `end_room`.
         """
+        ...
+
+    def end_room(self, name: str) -> None:
+        """Takes a model of which no load is under way or to come without an event, as often as that is so."""
         ...
 
     def forget(self, name: str) -> None:
@@ -47,6 +51,9 @@ class NoVersionMemory:
     """Keeps no account: versions have no memory of their own."""
 
     def unloaded(self, servable_id: ServableId, *, makes_room: bool = False) -> None:
+        """See `VersionMemory`."""
+
+    def end_room(self, name: str) -> None:
         """See `VersionMemory`."""
 
     def forget(self, name: str) -> None:

@@ -22,10 +22,10 @@ ID = ServableId("m", 7)
 MB = 1_000_000
 
 
-def load_of(parameter_bytes: int, **tables: int) -> FakeSavedModelLoad:
+def load_of(parameter_bytes: int, owner: str = "m", /, **tables: int) -> FakeSavedModelLoad:
     plane = FakePlane()
     plane.parameter_bytes = parameter_bytes
-    load = FakeSavedModelLoad(plane, ID)
+    load = FakeSavedModelLoad(plane, ServableId(owner, 7))
     load.tables = tables
     return load
 
@@ -150,7 +150,7 @@ def test_arenas_room_of_a_model_is_for_no_other() -> None:
     load(memory, ServableId("m", 2), 32 * MB)
 
 
-@pytest.mark.parametrize("end", ["loaded", "forget"])
+@pytest.mark.parametrize("end", ["loaded", "forget", "end_room"])
 def test_arenas_room_ends(end: str) -> None:
     memory = arenas(FakeSlabPool(), limit=80)
     load(memory, ServableId("n", 1), 64)
@@ -158,7 +158,7 @@ def test_arenas_room_ends(end: str) -> None:
     if end == "loaded":
         load(memory, ServableId("n", 2), 1)
     else:
-        memory.forget("n")
+        getattr(memory, end)("n")
     load(memory, ServableId("m", 1), 64)
 
 
@@ -211,6 +211,23 @@ def test_arenas_room_is_kept_of_the_machines_memory() -> None:
         memory.take(ServableId("m", 1), load_of(64 * MB))
     memory.failed(ServableId("m", 1))
     load(memory, ServableId("n", 2), 64 * MB)
+
+
+@pytest.mark.parametrize("owner", ["n", "o"])
+def test_arenas_room_has_the_tables_on_standby(owner: str) -> None:
+    """The tables of a model that unloaded a version are in memory, and the room takes no more for them. The tables
+    of another model are not for it.
+    """
+    pool = FakeSlabPool()
+    memory = arenas(pool, available=100 * MB)
+    first = load_of(64 * MB, owner, t=60 * MB)
+    memory.take(ServableId("n", 1), first)
+    memory.loaded(ServableId("n", 1), FakeServable(ServableId("n", 1)), serving_count=1)
+    pool.release_tables(first)
+    memory.unloaded(ServableId("n", 1), makes_room=True)
+    fits = owner == "n"
+    with nullcontext() if fits else pytest.raises(ResourceExhausted):
+        memory.take(ServableId("m", 1), load_of(96 * MB))
 
 
 def load(memory: Arenas, servable_id: ServableId, parameter_bytes: int) -> None:

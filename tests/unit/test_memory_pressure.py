@@ -223,6 +223,26 @@ def test_memory_is_free_before_its_load_begins(settings: ModelSettings) -> None:
     assert seen == [(True, UNLOADING)]
 
 
+@pytest.mark.parametrize("settings", [AUTO, RESOURCE])
+def test_room_is_kept_as_long_as_a_load_is_to_come(settings: ModelSettings) -> None:
+    world = world_with(settings)
+    world.settle(1)
+    refusals = refused(1 if settings is AUTO else 0)
+    world.fail(2, *refusals, transient(), permanent())
+    world.aspire(2)
+    for _ in refusals:
+        world.run_loads()
+    world.run_unloads()
+    assert world.memory.rooms == {"m"}
+    world.run_all()
+    assert world.states() == {1: END, 2: LOADING}
+    assert world.memory.rooms == {"m"}, "while a retry waits"
+    pass_time(world, 2)
+    # Version 1 is gone from the disk, and nobody tries version 2 again.
+    assert world.states() == {1: END, 2: END}
+    assert world.memory.rooms == set()
+
+
 def test_load_failed_otherwise_ignores_freed_memory() -> None:
     world = world_with(AVAILABILITY)
     world.settle(1)

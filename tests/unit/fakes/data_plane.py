@@ -264,6 +264,7 @@ class FakeSlabPool:
     # The loads that have each table; none if it is on standby.
     table_holders: dict[str, list["FakeSavedModelLoad"]] = field(default_factory=dict)
     table_bytes: dict[str, int] = field(default_factory=dict)
+    table_owners: dict[str, str] = field(default_factory=dict)
     is_stopped: bool = False
     pins_for: object | None = None
 
@@ -296,8 +297,16 @@ class FakeSlabPool:
             copying_bytes=0,
         )
 
+    def free_table_bytes(self, owner: str) -> int:
+        return sum(
+            self.table_bytes[name]
+            for name, holders in self.table_holders.items()
+            if not holders and self.table_owners[name] == owner
+        )
+
     def hold_tables(self, holder: "FakeSavedModelLoad") -> None:
         for name in holder.tables:
+            self.table_owners[name] = holder.owner
             self.table_holders.setdefault(name, []).append(holder)
         self.table_bytes.update(holder.tables)
 
@@ -329,6 +338,7 @@ class FakeSavedModelLoad:
     def __init__(self, plane: FakePlane, servable_id: ServableId) -> None:
         self._plane = plane
         self._id = servable_id
+        self.owner = servable_id.name
         self.remains = ArenaRemains()
         self.is_discarded = False
         self.is_cancelled = False

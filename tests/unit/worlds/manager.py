@@ -48,11 +48,19 @@ class FakeVersionMemory:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        # The models that have the memory of a version that was unloaded for their load.
+        self.rooms: set[str] = set()
 
     def unloaded(self, servable_id: ServableId, *, makes_room: bool = False) -> None:
         self.log.append(f"unloaded {servable_id}{' for a load' if makes_room else ''}")
+        if makes_room:
+            self.rooms.add(servable_id.name)
+
+    def end_room(self, name: str) -> None:
+        self.rooms.discard(name)
 
     def forget(self, name: str) -> None:
+        self.rooms.discard(name)
         self.log.append(f"forget {name}")
 
 
