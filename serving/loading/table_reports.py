@@ -19,7 +19,8 @@ def report_tables(
 ) -> None:
     """Reports the bytes that were read and kept, and why a delta was restored in full.
 
-    The reason is no warning without a predecessor, because a first version reads all of its variables.
+    The reason is no warning without a predecessor, because a first version reads all of its variables. The notes of
+    the load have it all the same.
     Does nothing for a version without tables, which always reads them. Call it after `run_init`.
     """
     reports = load.table_reports()
@@ -37,8 +38,7 @@ def report_tables(
     reason = restored_in_full(reports)
     if not reason:
         return
-    if has_predecessor:
-        progress.noted({RESTORED_IN_FULL: reason})
+    progress.noted({RESTORED_IN_FULL: reason})
     (_log.warning if has_predecessor else _log.info)(
         RESTORED_IN_FULL,
         model=servable_id.name,

@@ -299,8 +299,8 @@ SWAP_IN_FULL = MetricFamily(
     name="serving_swap_delta_restored_in_full",
     kind="gauge",
     labels=("model",),
-    help="1 if the version of the model's last swap is a delta that was read like a whole version; the "
-    "log and the swap say why. Only of models with tables that outlive a version.",
+    help="1 if the version of the model's last swap is a delta that was read like a whole version while "
+    "another one served; the log and the swap say why. Only of models with tables that outlive a version.",
 )
 MODEL_READY = MetricFamily(
     name="serving_model_ready",

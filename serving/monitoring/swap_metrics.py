@@ -59,7 +59,9 @@ def _reads(swaps: Mapping[str, SwapRecord]) -> Iterator[Samples]:
         if "kept_bytes" in swap.figures:
             reads.add((model, "disk"), swap.figures["restored_bytes"])
             reads.add((model, "memory"), swap.figures["kept_bytes"])
-            in_full.add((model,), int("delta_restored_in_full" in swap.notes))
+            # The first version of a model reads all of its variables, whatever it is.
+            is_swap = swap.previous_version is not None
+            in_full.add((model,), int(is_swap and "delta_restored_in_full" in swap.notes))
     yield reads
     yield in_full
 

@@ -90,9 +90,10 @@ def test_swap_of_a_delta_shows_read_and_kept_bytes():
     newest_first = [
         swap_of("kept", figures=figures),
         swap_of("full", figures=figures, notes=reason),
+        swap_of("started", figures=figures, notes=reason, previous_version=None),
     ]
     reads = samples_of(newest_first, "serving_swap_read_bytes")
     assert (reads["kept", "disk"], reads["kept", "memory"]) == (112, 10_400)
     in_full = samples_of(newest_first, "serving_swap_delta_restored_in_full")
-    assert in_full == {("kept",): 0, ("full",): 1}
+    assert in_full == {("kept",): 0, ("full",): 1, ("started",): 0}
     assert samples_of([swap_of("plain")], "serving_swap_read_bytes") == {}

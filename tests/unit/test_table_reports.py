@@ -57,7 +57,7 @@ def test_first_version_is_read_without_a_warning() -> None:
     with capture_logs() as logs:
         load = load_of(table(read_bytes=1_000, reason="no copy"))
         report_tables(ID, load, progress, has_predecessor=False)
-    assert progress.notes == {}
+    assert progress.notes == {"delta_restored_in_full": "t: no copy"}
     assert [(line["event"], line["log_level"]) for line in logs] == [
         ("delta_restored_in_full", "info")
     ]
