@@ -1,5 +1,6 @@
 """Kinds of models as base and deltas on a server: each answer has the bits of `tf.saved_model.load`."""
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -12,9 +13,10 @@ import pytest
 
 from loadtest.measure.server_pages import ServerPages
 from serving.client import Client
-from serving.core.servable import END
+from serving.core.servable import AVAILABLE, END
 from tests.integration.clients import array, caller_to, predict_request, wait_until
 from tests.integration.model_host import HostedModel, ModelHost
+from warmup.prediction_log import read_logs
 
 # 1.28 MB of float32: above the size from which a variable counts as a table.
 ROWS, COLUMNS = 20_000, 16
@@ -142,6 +144,18 @@ def tied() -> Kind:
     return module_of(whole_numbers(ROWS, COLUMNS), answer)
 
 
+def keras_tied() -> Kind:
+    """The same by Keras, whose layer has one matrix for both."""
+    import keras
+
+    table = keras.layers.ReversibleEmbedding(ROWS, COLUMNS)
+    ids = keras.Input((3,), dtype="int64", name="ids")
+    outputs = table(keras.ops.sum(table(ids), axis=1), reverse=True)
+    model = keras.Model({"ids": ids}, outputs)
+    model.set_weights([whole_numbers(*weight.shape) for weight in model.weights])
+    return Kind(model, [table.embeddings.value], {"ids": IDS})
+
+
 def lora() -> Kind:
     """A table that stays as it is, and two small matrices that are trained beside it."""
     import keras
@@ -199,9 +213,13 @@ def unchanged() -> Kind:
 
 
 KINDS = (
-    *(keras_functional, plain_module, feature_columns, tied, lora, merged_lora),
+    *(keras_functional, plain_module, feature_columns, tied, keras_tied, lora, merged_lora),
     *(written_by_requests, unchanged, *map(narrow, ("int8", "bfloat16", "float16"))),
 )
+
+
+def bits_of(outputs: Mapping[str, Any]) -> list[bytes]:
+    return [array(outputs[name]).tobytes() for name in sorted(outputs)]
 
 
 class Served:
@@ -229,12 +247,14 @@ class Served:
             )
         return path
 
-    def answer(self) -> tuple[int, list[bytes]]:
-        """The version that answers, and the bits of its outputs."""
+    def answer(self, version: int | None = None) -> tuple[int, list[bytes]]:
+        """The version that answers, which may be asked for, and the bits of its outputs."""
+        request = predict_request(self.hosted.name, self.kind.inputs)
+        if version is not None:
+            request.model_spec.version.value = version
         with caller_to(self.hosted.server.target) as caller:
-            response = caller.predict(predict_request(self.hosted.name, self.kind.inputs))
-        bits = [array(response.outputs[name]).tobytes() for name in sorted(response.outputs)]
-        return response.model_spec.version.value, bits
+            response = caller.predict(request)
+        return response.model_spec.version.value, bits_of(response.outputs)
 
     def expect(self, version: int) -> None:
         """Waits until the version answers, and compares it with `tf.saved_model.load`."""
@@ -312,6 +332,111 @@ def test_two_models_over_one_base_have_own_tables(host: ModelHost) -> None:
         served.expect(version)
     for each in (served, other):
         assert each.swap(4)["kept_bytes"] == kind.table_bytes
+
+
+def test_delta_outlives_its_base(host: ModelHost) -> None:
+    """A delta comes before its base, and the base is deleted while later deltas are made of it."""
+    from millpond.delta import open_base
+
+    kind = plain_module()
+    trainer = Served(host.model(prefix="trainer"), kind)
+    served = Served(host.model(prefix="late"), kind)
+    for version in (1, 2):
+        trainer.export(version)
+
+    def bring(version: int) -> None:
+        beside = served.hosted.base_path / f"beside_{version}"
+        source = trainer.hosted.base_path / str(version)
+        shutil.copytree(source, beside, copy_function=os.link)
+        beside.rename(served.hosted.base_path / str(version))
+
+    bring(2)
+    served.hosted.wait_until_available(2)
+    served.expect(2)
+    bring(1)
+    shutil.rmtree(trainer.hosted.base_path)
+    for version, gone in ((3, (1,)), (4, (2,)), (5, (3, 4))):
+        served.base = open_base(served.hosted.base_path / str(version - 1))
+        served.bring(version)
+        assert served.swap(version)["kept_bytes"] == kind.table_bytes
+        for other in gone:
+            shutil.rmtree(served.hosted.base_path / str(other))
+
+
+def test_two_deltas_at_once_serve_side_by_side(host: ModelHost) -> None:
+    kind = plain_module()
+    config = "model_version_policy { latest { num_versions: 2 } }"
+    served = Served(host.model(prefix="latest", config=config), kind)
+    served.export(1)
+    served.hosted.wait_until_available(1)
+    for pair in ((2, 3), (4, 5), (6, 7)):
+        beside = {version: served.hosted.base_path / f"beside_{version}" for version in pair}
+        for version, path in beside.items():
+            served.export(version).rename(path)
+        for version, path in beside.items():
+            path.rename(served.hosted.base_path / str(version))
+        served.hosted.wait_for_states(dict.fromkeys(pair, AVAILABLE))
+        for version in pair:
+            assert served.answer(version) == (version, served.loaded(version))
+            assert served.swap(version)["kept_bytes"] == kind.table_bytes
+
+
+def test_table_replaced_during_the_load_answers_right(host: ModelHost) -> None:
+    """The same bytes come as another file before, during or after the load."""
+    served = Served(host.model(prefix="replaced"), plain_module())
+    served.bring(1)
+    for version in range(2, 8):
+        shard = served.export(version) / "variables" / "variables.data-00000-of-00002"
+        copy = Path(shutil.copy2(shard, shard.with_name("copy")))
+        os.replace(copy, shard)
+        served.hosted.wait_until_available(version)
+        served.expect(version)
+
+
+def test_delta_refused_by_a_gate_leaves_its_copy(host: ModelHost) -> None:
+    kind = plain_module()
+    gates = {"gates": {"finite": "enforce"}}
+    served = Served(host.model(prefix="gated", settings=gates), kind)
+    for version in (1, 2, 3):
+        served.bring(version)
+    change_rows(kind.tables[0], [2], 1)
+    kind.step = lambda: kind.tables[0].scatter_nd_update([[2]], np.full((1, COLUMNS), np.nan))
+    served.export(4)
+    assert "finite" in served.hosted.wait_for_log("load_failed", version=4)["reason"]
+    served.expect(3)
+    kind.step = None
+    served.bring(5)
+    assert served.swap(5)["kept_bytes"] == kind.table_bytes
+    assert served.swap(5)["figures"]["copied_bytes"] == 0
+
+
+def test_log_has_the_version_of_each_answer(host: ModelHost, tmp_path: Path) -> None:
+    kind = plain_module()
+    config = (
+        "logging_config { sampling_config { sampling_rate: 1 } "
+        f'log_collector_config {{ filename_prefix: "{tmp_path}/log" }} }}'
+    )
+    served = Served(host.model(prefix="logged", config=config), kind)
+    for version in (1, 2, 3):
+        served.bring(version)
+    with Client(served.hosted.server.admin_target) as client:
+        client.rollback(served.hosted.name, is_cold_allowed=True)
+    served.expect(2)
+    served.bring(4)
+    served.hosted.configure()
+    metrics = ServerPages(served.hosted.server.url).metrics
+    pending = "serving_request_log_pending"
+    wait_until(
+        lambda: metrics().value(pending, model=served.hosted.name) == 0, "the end of the log"
+    )
+    logs = [log.predict_log for path in tmp_path.glob("log-*") for log in read_logs(path)]
+    answers = [
+        (log.response.model_spec.version.value, bits_of(log.response.outputs)) for log in logs
+    ]
+    loaded = {version: served.loaded(version) for version in (1, 2, 3, 4)}
+    assert all(bits == loaded[version] for version, bits in answers)
+    order = [version for version, _ in answers]
+    assert [version for version, _ in itertools.groupby(order)] == [1, 2, 3, 2, 4]
 
 
 def with_ids(monkeypatch: pytest.MonkeyPatch, edit: Callable[[Any], None]) -> None:
