@@ -172,6 +172,10 @@ class LogFiles:
             os.close(file.descriptor)
         return size_bytes
 
+    def is_deleted(self, file: PartialFile) -> bool:
+        """True if someone deleted the file while it is written. What it has goes with it."""
+        return os.fstat(file.descriptor).st_nlink == 0
+
     def sync_directory(self) -> None:
         """Writes the names of complete files to the disk."""
         with opened_directory(self._directory) as directory:

@@ -177,6 +177,9 @@ class ModelLog:
 
     def _add(self, batch: LoggedBatch) -> _OpenFile:
         """Appends the records to the open file or to a new one, which it returns."""
+        if self._open is not None and self._files.is_deleted(self._open.file):
+            # Its end fails, so its records are counted now, and not with all that would follow.
+            self.complete()
         if self._open is None or not self._open.content.add(batch):
             self.complete()
             self._open = self._begun()

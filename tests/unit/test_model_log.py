@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest.mock import patch
@@ -142,6 +143,24 @@ def test_each_record_is_written_or_dropped_once(
     assert world.counts.written_count == world.records()
     assert world.counts.written_count + world.counts.dropped_count == world.put_count
     assert not [name for name in os.listdir(world.directory) if name.endswith(".partial")]
+
+
+@pytest.mark.parametrize("gone", ["file", "directory"])
+def test_deleted_file_takes_no_more_records(tmp_path: Path, gone: str):
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    world = World(directory)
+    world.write(2)
+    if gone == "directory":
+        shutil.rmtree(directory)
+        directory.mkdir()
+    else:
+        (partial,) = directory.iterdir()
+        partial.unlink()
+    world.write(1)
+    world.log.complete()
+    assert (world.counts.dropped_count, world.counts.written_count, world.records()) == (2, 1, 1)
+    assert world.counts.last_error is not None
 
 
 @pytest.mark.parametrize("step", ["sync", "delete", "on complete"])
