@@ -46,6 +46,7 @@
 // claimed    live       Commit, at the end of the load
 // claimed    standby    the end of a load whose writes to it, if any, are in the log
 // claimed    dirty      the end of a load in the middle of another write
+// claimed    -          the end of a copy ahead before it is complete: the slab goes to the pool
 // live       standby    the end of the last holder
 // standby    -          the limit of what is kept, Forget, or a size of no use: the slab goes to
 //                       the pool
