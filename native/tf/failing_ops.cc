@@ -1,5 +1,8 @@
 #include "native/tf/failing_ops.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
 #include <unordered_set>
 
 #include "tensorflow/core/framework/node_def.pb.h"
@@ -55,6 +58,15 @@ bool ChecksSecondOperand(const tensorflow::NodeDef& node) {
   const auto type = node.attr().find("T");
   return kOps->count(node.op()) > 0 && type != node.attr().end() &&
          tensorflow::DataTypeIsInteger(type->second.type());
+}
+
+bool DrawsOtherNumbers(const std::string& op) {
+  // Without those that are no drawing, like "StatelessIf".
+  static constexpr std::string_view kStarts[] = {"StatelessMultinomial", "StatelessParameterized",
+                                                 "StatelessRandom",      "StatelessSample",
+                                                 "StatelessShuffle",     "StatelessTruncated"};
+  return std::any_of(std::begin(kStarts), std::end(kStarts),
+                     [&](std::string_view start) { return op.rfind(start, 0) == 0; });
 }
 
 }  // namespace millpond::tf

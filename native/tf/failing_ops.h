@@ -8,8 +8,9 @@ class NodeDef;
 
 namespace millpond::tf {
 
-// Ops whose CPU kernels refuse some values, where programs of XLA compute something without
-// meaning. So a request that fails on the CPU would be answered by an accelerator.
+// Ops that programs of XLA compute in another way than their CPU kernels. Most of these kernels
+// refuse some values, where XLA computes something without meaning. So a request that fails on the
+// CPU would be answered by an accelerator.
 
 // Returns true for ops that check their values, and that no range of integers makes safe.
 bool ChecksValues(const std::string& op);
@@ -18,5 +19,9 @@ bool LooksUp(const std::string& op);
 // Returns true for ops of integers that refuse some second operands: a divisor of 0, or a negative
 // exponent.
 bool ChecksSecondOperand(const tensorflow::NodeDef& node);
+
+// Returns true for ops that draw the same numbers from the same seed in each run, but others in
+// XLA, which has generators of its own.
+bool DrawsOtherNumbers(const std::string& op);
 
 }  // namespace millpond::tf

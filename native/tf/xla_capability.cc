@@ -48,6 +48,16 @@ bool IsCompiled(DataType dtype) {
          dtype == tensorflow::DT_COMPLEX128;
 }
 
+constexpr char kMayFail[] = "may fail requests, and XLA does not";
+constexpr char kDrawsOthers[] = "draws other numbers in XLA";
+
+// Returns why XLA does not compute what a node of a function does, "" if it does.
+std::string WhyNotInFunction(const tensorflow::NodeDef& node) {
+  if (DrawsOtherNumbers(node.op())) return kDrawsOthers;
+  const bool may_fail = ChecksValues(node.op()) || LooksUp(node.op()) || ChecksSecondOperand(node);
+  return may_fail ? kMayFail : "";
+}
+
 std::string WhyNotVariable(const Node& handle) {
   DataType dtype;
   tensorflow::PartialTensorShape shape;
@@ -74,7 +84,8 @@ struct XlaCapability::Checker {
         node, runtime.GetFLR(tensorflow::ProcessFunctionLibraryRuntime::kDefaultFLRDevice));
   }
 
-  // Returns the op in the functions of a node that may fail requests, "" if there is none.
+  // Returns the op in the functions of a node that XLA does not compute as TensorFlow does, with
+  // the reason; "" if there is none.
   std::string FindCheckIn(const tensorflow::NodeDef& node) {
     std::vector<std::string> called;
     for (const auto& [name, attribute] : node.attr()) {
@@ -94,8 +105,8 @@ struct XlaCapability::Checker {
     if (function == nullptr) return known->second;
     std::string check;
     for (const tensorflow::NodeDef& node : function->node_def()) {
-      const bool fails = ChecksValues(node.op()) || LooksUp(node.op()) || ChecksSecondOperand(node);
-      check = fails ? node.op() : FindCheckIn(node);
+      const std::string why_not = WhyNotInFunction(node);
+      check = why_not.empty() ? FindCheckIn(node) : node.op() + ", which " + why_not;
       if (!check.empty()) break;
     }
     return checks[name] = check;
@@ -115,7 +126,8 @@ XlaCapability::~XlaCapability() = default;
 
 std::string XlaCapability::WhyNot(const Node& node) const {
   if (node.type_string() == kHandleOp) return WhyNotVariable(node);
-  if (ChecksValues(node.type_string())) return "may fail requests, and XLA does not";
+  if (ChecksValues(node.type_string())) return kMayFail;
+  if (DrawsOtherNumbers(node.type_string())) return kDrawsOthers;
   for (const auto* types : {&node.input_types(), &node.output_types()}) {
     for (const DataType dtype : *types) {
       if (!IsCompiled(dtype)) return "has values of " + tensorflow::DataTypeString(dtype);
@@ -124,8 +136,7 @@ std::string XlaCapability::WhyNot(const Node& node) const {
   if (node.type_string() == "NoOp") return "";
   if (!checker_->IsCompilable(node)) return "XLA cannot compile";
   const std::string check = checker_->FindCheckIn(node.def());
-  if (check.empty()) return "";
-  return "calls a function with " + check + ", which may fail requests, and XLA does not";
+  return check.empty() ? "" : "calls a function with " + check;
 }
 
 }  // namespace millpond::tf

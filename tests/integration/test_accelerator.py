@@ -28,6 +28,7 @@ from tests.integration.processes import millpond
 
 TABLE_ROWS = 500
 X = np.array([1, 4], np.float32)
+NOISE = 0.544110119342804  # TensorFlow draws it on the CPU from the seed [1, 2]
 ROW_COUNTS = (1, 2, 4, 5, 8, 9, 16, 33)
 # With "auto" the CPU, which is the same one, takes the runs for which it is faster.
 THERE = {"platform": "pjrt"}
@@ -343,6 +344,18 @@ def test_a_check_of_a_request_is_kept(host: ModelHost, checked: Path) -> None:
             assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
+def test_numbers_that_a_graph_draws_are_the_cpus(host: ModelHost, drawn: Path) -> None:
+    model = host.model(prefix="drawn", settings=THERE).serve(drawn)
+    model.wait_for_log("signature_on_accelerator", version=1, signature="serving_default")
+    with caller_to(model.server.target) as caller:
+        for signature in ("noise", "noise_in_loop"):
+            line = model.wait_for_log("signature_on_cpu", version=1, signature=signature)
+            assert "draws other numbers in XLA" in line["reason"]
+            request = predict_request(model.name, {"x": X}, signature_name=signature)
+            noise = array(caller.predict(request).outputs["y"]) - X
+            assert noise == pytest.approx(NOISE, abs=1e-6)
+
+
 def test_random_graphs_answer_as_tensorflow_does(host: ModelHost, random_graphs: Path) -> None:
     model = host.model(prefix="random", settings=THERE)
     model.serve(random_graphs / "1")
@@ -525,6 +538,28 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "serving_default": lambda x: {"y": tf.sqrt(x)},
     }
     return save(tmp_path_factory.mktemp("checked") / "1", tf.Module(), signatures)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three signatures: x, and a number that its seed determines, at once or in a loop."""
+    import tensorflow as tf
+
+    def noise() -> Any:
+        return tf.random.stateless_normal([], [1, 2])
+
+    def noise_in_loop(x: Any) -> Any:
+        def body(turn: Any, value: Any) -> Any:
+            return turn + 1, value + noise() / 4
+
+        return tf.while_loop(lambda turn, value: turn < 4, body, (0, x))[1]
+
+    signatures = {
+        "noise": lambda x: {"y": x + noise()},
+        "noise_in_loop": lambda x: {"y": noise_in_loop(x)},
+        "serving_default": lambda x: {"y": tf.sqrt(x)},
+    }
+    return save(tmp_path_factory.mktemp("drawn") / "1", tf.Module(), signatures)
 
 
 @pytest.fixture(scope="module")
