@@ -13,6 +13,7 @@
 #include "native/inference/signature_request.h"
 #include "native/servable/batch_check.h"
 #include "native/tensor/dtype.h"
+#include "native/tensor/small_float.h"
 #include "native/tensor/tensor_access.h"
 #include "native/tensor/tensor_compare.h"
 #include "native/tensor/tensor_rows.h"
@@ -79,13 +80,32 @@ void ChangeAs(void* elements, int64_t count, const Change& change) {
   }
 }
 
+// Calls `change` with the index of each element among `count`, 16-bit floats, and the element.
+template <typename Small, typename Change>
+void ChangeSmall(void* elements, int64_t count, const Change& change) {
+  ChangeAs<uint16_t>(elements, count, [&change](int64_t at, uint16_t bits) {
+    return Small::FromDouble(change(at, Small::ToFloat(bits)));
+  });
+}
+
 // Changes the numbers of tensor `index` if its dtype is a floating one.
 void ChangeFloats(size_t index, TensorList* tensors,
                   const std::function<double(int64_t, double)>& change) {
   const tensor::TensorView view = tensor::ViewTensor(*tensors, index);
   void* const elements = tensor::MutableElements(index, tensors);
-  if (view.dtype == tensor::dtype::kFloat) ChangeAs<float>(elements, view.element_count, change);
-  if (view.dtype == tensor::dtype::kDouble) ChangeAs<double>(elements, view.element_count, change);
+  const int64_t count = view.element_count;
+  switch (view.dtype) {
+    case tensor::dtype::kFloat:
+      return ChangeAs<float>(elements, count, change);
+    case tensor::dtype::kDouble:
+      return ChangeAs<double>(elements, count, change);
+    case tensor::dtype::kHalf:
+      return ChangeSmall<tensor::Half>(elements, count, change);
+    case tensor::dtype::kBfloat16:
+      return ChangeSmall<tensor::Bfloat16>(elements, count, change);
+    default:
+      return;
+  }
 }
 
 // Returns `value` with that sign, and 1 or -1 for 0. The least number has no other sign, and stays.

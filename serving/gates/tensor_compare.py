@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -46,11 +46,22 @@ _VALUE_CHARS_MAX = 40
 class Tolerance:
     """The allowed difference of two floats: the wider of the two limits, as in `math.isclose`.
 
-    `relative` refers to the larger number. Integers, booleans and strings must be equal.
+    `relative` refers to the larger number. Values of float16 and bfloat16 may differ by `small_units` of their last
+    place, if that is more. Integers, booleans and strings must be equal.
     """
 
     relative: float
     absolute: float
+    small_units: int = 0
+
+    def of(self, data_type: int) -> Tolerance:
+        """The tolerance for values of a `types_pb2.DataType`."""
+        unit = _SMALL_UNITS.get(data_type, 0)
+        return replace(self, relative=max(self.relative, self.small_units * unit))
+
+
+# The last place of a 16-bit float, as a share of its value at most.
+_SMALL_UNITS = {types_pb2.DT_HALF: 2**-10, types_pb2.DT_BFLOAT16: 2**-7}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +126,7 @@ def _compare_tensors(
     if was_array.shape != is_array.shape:
         shapes = f"has shape {list(is_array.shape)}, had {list(was_array.shape)}"
         return Comparison(faults=(f"output {name!r} {shapes}",))
-    return _compare_values(name, was_array, is_array, tolerance)
+    return _compare_values(name, was_array, is_array, tolerance.of(expected.dtype))
 
 
 def _compare_values(

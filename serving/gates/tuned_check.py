@@ -1,7 +1,7 @@
 """Compares the answers of tuned programs with what their version has answered before."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from serving.base.errors import Cancelled, MillpondError, NotFound, StatusCode
 from serving.core.cancellation import Cancellation
@@ -15,6 +15,10 @@ from serving.gates.tensor_compare import compare_outputs, read_outputs
 
 ANSWERS_MAX = 16
 """The most recorded answers that are compared: more would take the accelerator's time without another verdict."""
+
+SMALL_UNITS = 4
+"""The last places by which values of float16 and bfloat16 may differ, as in batches: another order of the same sums
+changes more of them than the tolerance of golden answers has."""
 
 _PASSING_CODES = frozenset(
     {
@@ -58,8 +62,8 @@ class TunedCheck:
     def faults(self, rows: int, expected: Sequence[Answer]) -> str:
         """Runs the offered programs of `rows` rows; returns how they differ from `expected`, or "".
 
-        They differ if a value differs by more than the tolerance of golden answers, or if a request fails. Raises
-        PassingShortage if a request could not be run now.
+        They differ if a value differs by more than the tolerance of golden answers, or if a request fails. Values of
+        16 bits may differ by SMALL_UNITS. Raises PassingShortage if a request could not be run now.
         """
         faults = [fault for answer in expected for fault in self._faults(rows, answer)]
         return first_few(faults) if faults else ""
@@ -76,7 +80,8 @@ class TunedCheck:
             yield str(error)
             return
         outputs = read_outputs(expected.method, response) or {}
-        comparison = compare_outputs(expected.outputs, outputs, golden_tolerance(self.settings))
+        tolerance = replace(golden_tolerance(self.settings), small_units=SMALL_UNITS)
+        comparison = compare_outputs(expected.outputs, outputs, tolerance)
         yield from comparison.faults
         if comparison.first_change:
             yield comparison.first_change

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/tensor/small_float.h"
 #include "tests/native/plain_servable.h"
 #include "tests/native/predict_messages.h"
 #include "tests/native/waiting_requests.h"
@@ -204,17 +205,28 @@ TEST_F(BatchVerifierTest, ModelThatTakesNoOtherIntegersIsBatched) {
   EXPECT_TRUE(Conclude().is_on);
 }
 
-// Models of x: float32[?,?] -> y: float32[?], a number for each row.
+// Returns the elements of a tensor of floats of any dtype but double.
+Floats FloatsOf(const OpaqueTensor& tensor) {
+  if (tensor.dtype == dtype::kFloat) return NumbersOf<float>(tensor);
+  Floats floats;
+  for (const uint16_t bits : NumbersOf<uint16_t>(tensor)) {
+    floats.push_back(tensor.dtype == dtype::kHalf ? tensor::Half::ToFloat(bits)
+                                                  : tensor::Bfloat16::ToFloat(bits));
+  }
+  return floats;
+}
+
+// Models of x: float[?,?] -> y: float32[?], a number for each row.
 class BatchVerifierOfPaddingTest : public BatchVerifierTest {
  protected:
   using RowModel = std::function<float(const Floats& row)>;
 
-  SignatureBatching Verified(const RowModel& model) {
+  SignatureBatching Verified(const RowModel& model, int dtype_of_x = dtype::kFloat) {
     settings_.pads_inputs = true;
-    Make({testing::Spec("x", dtype::kFloat, {-1, -1})}, {testing::Spec("y", dtype::kFloat, {-1})},
+    Make({testing::Spec("x", dtype_of_x, {-1, -1})}, {testing::Spec("y", dtype::kFloat, {-1})},
          [model](const FakeRun& run) -> Status {
            const OpaqueTensor& x = run.inputs.storage().tensors[0];
-           const Floats values = NumbersOf<float>(x);
+           const Floats values = FloatsOf(x);
            const auto width = static_cast<size_t>(x.dims[1]);
            Floats y;
            for (size_t at = 0; at + width <= values.size(); at += width) {
@@ -246,14 +258,17 @@ TEST_F(BatchVerifierOfPaddingTest, ModelThatAveragesIsBatchedWithoutPadding) {
 }
 
 TEST_F(BatchVerifierOfPaddingTest, ModelThatTakesAnExtremeIsBatchedWithoutPadding) {
-  for (const bool is_max : {true, false}) {
-    const SignatureBatching batching = Verified([is_max](const Floats& row) {
-      return is_max ? *std::max_element(row.begin(), row.end())
-                    : *std::min_element(row.begin(), row.end());
-    });
-    EXPECT_TRUE(batching.is_on);
-    EXPECT_EQ(batching.refusal.find("its inputs are not padded: output 'y', row 0: "), 0U)
-        << batching.refusal;
+  for (const int dtype_of_x : {dtype::kFloat, dtype::kHalf, dtype::kBfloat16}) {
+    for (const bool is_max : {true, false}) {
+      const auto extreme = [is_max](const Floats& row) {
+        return is_max ? *std::max_element(row.begin(), row.end())
+                      : *std::min_element(row.begin(), row.end());
+      };
+      const SignatureBatching batching = Verified(extreme, dtype_of_x);
+      EXPECT_TRUE(batching.is_on);
+      EXPECT_EQ(batching.refusal.find("its inputs are not padded: output 'y', row 0: "), 0U)
+          << dtype_of_x << ": " << batching.refusal;
+    }
   }
 }
 

@@ -15,6 +15,7 @@ from serving.gates.tensor_compare import Comparison, Tolerance, compare_outputs,
 
 EXACT = Tolerance(relative=0, absolute=0)
 TENTH = Tolerance(relative=0.1, absolute=0)
+FOUR_UNITS = Tolerance(relative=0.001, absolute=0, small_units=4)
 NAN, INF = math.nan, math.inf
 
 
@@ -57,6 +58,20 @@ def floats(*values: float) -> Any:
         (np.zeros((0, 3)), np.zeros((0, 3)), EXACT, 0),
         (np.array([1, 2], ml_dtypes.bfloat16), np.array([1, 4], ml_dtypes.bfloat16), TENTH, 1),
         (np.array([1, 2], np.float16), np.array([1, 4], np.float16), TENTH, 1),
+        # The values between 1 and 2 are 2**-7 apart in bfloat16, and 2**-10 in float16.
+        (
+            np.array([1, 1], ml_dtypes.bfloat16),
+            np.array([1.03125, 1.0625], ml_dtypes.bfloat16),
+            FOUR_UNITS,
+            1,
+        ),
+        (
+            np.array([1, 1], np.float16),
+            np.array([1.00390625, 1.0078125], np.float16),
+            FOUR_UNITS,
+            1,
+        ),
+        (floats(1, 1), floats(1.0001, 1.01), FOUR_UNITS, 1),
     ],
 )
 def test_compare_counts_values_beyond_tolerance(
