@@ -24,6 +24,7 @@ from rich.console import Console
 from loadtest.commands.gpu_parts import (
     DEFAULT_PARTS,
     DELTA,
+    FAULTS,
     HOST_RATES,
     MANY,
     NONE,
@@ -101,6 +102,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         f"memory; {REPLICAS}: rates of a model on the first device, and with replicas on all; "
         f"{TAIL}: the latency of each swap and over time, at a fixed rate; "
         f"{MANY}: 200 swaps with rollbacks, some 5 minutes; "
+        f"{FAULTS}: as many with a device that fails, and a server that is killed; "
         f"{ZIPF}: many models on an accelerator that has not room for all; "
         f"{DELTA}: swaps of 1 %% deltas of the CTR model, beside swaps in which all is sent; "
         f"{NONE}: only make the models",
@@ -167,8 +169,9 @@ def _add_size_options(parser: argparse.ArgumentParser) -> None:
         ("--dense-rows", 32, "rows of a request to a dense model"),
         ("--swap-rows", 32, "rows of a request in swaps and beside a neighbour"),
         ("--swaps", 5, "swaps of each server in the parts swap, tail and delta"),
-        ("--many-swaps", 200, "swaps of the part many"),
+        ("--many-swaps", 200, "swaps of the parts many and faults"),
         ("--many-rate", 4_000, "requests per second of the part many"),
+        ("--faults-rate", 100, "requests per second of the part faults"),
         ("--tail-rate", 8_400, "requests per second of the part tail"),
         ("--zipf-models", 40, "models of the part zipf"),
         ("--zipf-parameters", 50_000_000, "parameters of each of them"),
@@ -178,6 +181,11 @@ def _add_size_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             option, type=positive_integer, default=default, help=f"{text}; default {default}"
         )
+    parser.add_argument(
+        "--no-hangs",
+        action="store_true",
+        help="leave out the runs that never end in the part faults, which take 30 s each",
+    )
     parser.add_argument(
         "--zipf-memory-bytes",
         type=positive_integer,

@@ -13,7 +13,9 @@ from loadtest.drive.accelerated_pair import ACCELERATOR, CPU, KeptServers
 from loadtest.drive.ctr_deltas import delta_model, prepare_deltas
 from loadtest.drive.demo_model import MODEL_NAME, DemoModel, prepare_model
 from loadtest.drive.dense_model import KINDS, dense_base_path, prepare_dense_model
+from loadtest.drive.faulty_device import faulty_plugin, faulty_plugin_in
 from loadtest.measure.accelerator_dense import measure_dense
+from loadtest.measure.accelerator_faults import measure_faults
 from loadtest.measure.accelerator_parts import (
     Bench,
     Figures,
@@ -43,13 +45,13 @@ from serving.base.clock import Clock, seconds_since
 from serving.base.errors import MillpondError
 
 MANY, TAIL, ZIPF, DELTA, HOST_RATES, NONE = "many", "tail", "zipf", "delta", "host_rates", "none"
-REPLICAS = "replicas"
+REPLICAS, FAULTS = "replicas", "faults"
 DEFAULT_PARTS = ("equality", "alone", "rates", "swap", "rollback", "neighbours", "dense")
-_ON_REQUEST = (HOST_RATES, REPLICAS, TAIL, MANY, ZIPF, DELTA)
+_ON_REQUEST = (HOST_RATES, REPLICAS, TAIL, MANY, FAULTS, ZIPF, DELTA)
 _CTR = {MODEL_NAME}
 _MODELS_OF: Mapping[str, Collection[str]] = {
     **dict.fromkeys(("equality", "alone", "rates", "swap", "rollback"), _CTR),
-    **dict.fromkeys((HOST_RATES, REPLICAS, TAIL, MANY), _CTR),
+    **dict.fromkeys((HOST_RATES, REPLICAS, TAIL, MANY, FAULTS), _CTR),
     "neighbours": {*_CTR, "mlp"},
     "dense": set(KINDS),
     ZIPF: {ZIPF},
@@ -78,7 +80,10 @@ def models_of(parts: Sequence[str]) -> Collection[str]:
 
 
 def prepare_models(parsed: argparse.Namespace, directory: Path, say: Say) -> None:
-    """Makes the models of the parts, as far as they are not there. Raises InvalidConfig, OSError."""
+    """Makes the models of the parts, as far as they are not there, and the plugin of `faults`.
+
+    Raises InvalidConfig, OSError, and SubprocessError if the plugin does not compile.
+    """
     needed, is_lean = models_of(parsed.parts), parsed.lean
     if MODEL_NAME in needed:
         prepare_model(directory, parsed.table_rows, say, is_lean=is_lean)
@@ -87,6 +92,8 @@ def prepare_models(parsed: argparse.Namespace, directory: Path, say: Say) -> Non
             prepare_dense_model(directory, kind, parsed.dense_parameters, say, is_lean=is_lean)
     if DELTA in needed:
         prepare_deltas(directory, parsed.table_rows, say, is_lean=is_lean)
+    if FAULTS in (parsed.parts or _MODELS_OF):
+        faulty_plugin(directory)
     if ZIPF in needed:
         prepare_dense_model(directory, "mlp", parsed.zipf_parameters, say, is_lean=is_lean)
 
@@ -127,6 +134,15 @@ def parts_of(bench: Bench, parsed: argparse.Namespace, directory: Path) -> Mappi
             swaps=parsed.many_swaps,
             rows=rows,
             rate_per_second=parsed.many_rate,
+        ),
+        FAULTS: partial(
+            measure_faults,
+            bench,
+            plugin=faulty_plugin_in(directory),
+            swaps=parsed.many_swaps,
+            rows=rows,
+            rate_per_second=parsed.faults_rate,
+            hangs=not parsed.no_hangs,
         ),
     }
 

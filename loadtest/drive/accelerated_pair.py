@@ -42,6 +42,7 @@ class Machine:
     and the clients have the others; (): all have all. `memory_bytes` is the most of the accelerator's memory; 0: as
     much as it has. If it does not `autotune`, its programs are kept apart from those that are autotuned. Each model
     refuses requests beyond `in_flight_max`. `more_flags` are for both servers, but those of accelerators for one only.
+    `environment` is for the server with the accelerator.
     """
 
     accelerator: str
@@ -53,6 +54,7 @@ class Machine:
     autotunes: bool = True
     in_flight_max: int = IN_FLIGHT_MAX
     more_flags: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def server_flags(self, name: str) -> dict[str, object]:
         """The arguments of ModelServer for the server of that name."""
@@ -73,9 +75,8 @@ class Machine:
         if not self.autotunes:
             flags["accelerator_autotuning"] = "never"
             flags["accelerator_cache_directory"] = self.cache_directory / _NOT_AUTOTUNED
-        if self.library_path:
-            flags["environment"] = {"LD_LIBRARY_PATH": self.library_path}
-        return flags
+        library_path = {"LD_LIBRARY_PATH": self.library_path} if self.library_path else {}
+        return flags | {"environment": {**self.environment, **library_path}}
 
     def _command(self) -> Sequence[str]:
         pinned = ["taskset", "-c", ",".join(map(str, self.cores))] if self.cores else []

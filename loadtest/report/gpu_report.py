@@ -31,12 +31,13 @@ def gpu_table(parts: Mapping[str, Part]) -> Table:
 
 
 def fault_count(part: Part) -> int:
-    """The number of faults of a part: lost or wrong requests, late rollbacks, differences, what was skipped, and its
-    failure.
+    """The number of faults of a part: lost or wrong requests, late rollbacks, memory that did not come back,
+    differences, what was skipped, and its failure.
     """
     if "failed" in part:
         return 1
-    found = sum(int(part.get(key, 0)) for key in ("errors", "wrong_answers", "late_count"))
+    faults = ("errors", "wrong_answers", "late_count", "memory_bytes_left")
+    found = sum(int(part.get(key, 0)) for key in faults)
     found += len(part.get("skipped", ()))
     # NaN is not at most anything.
     return found + sum(not difference <= DIFFERENCE_MAX for difference in _differences(part))
@@ -165,6 +166,19 @@ def _many(part: Part) -> Iterator[_Row]:
     yield f"{part['swaps']} swaps, {part['rollbacks']} rollbacks: lost / wrong", "", lost, remark
 
 
+def _faults(part: Part) -> Iterator[_Row]:
+    lost = f"{part['errors']} / {part['wrong_answers']} of {part['request_count']:,}"
+    faults = ("killed_in_upload", "removed_in_upload", "failed_uploads", "lost_devices")
+    remark = ", ".join(f"{part[key]} {key.replace('_', ' ')}" for key in (*faults, "hung_devices"))
+    yield f"{part['swaps']} swaps, {part['rollbacks']} rollbacks: lost / wrong", "", lost, remark
+    yield (
+        "accelerator's memory that did not come back, bytes",
+        "",
+        str(part["memory_bytes_left"]),
+        "",
+    )
+
+
 def _zipf(part: Part) -> Iterator[_Row]:
     fits = f"{part['fitting_share']:.1%} to the most popular that fit"
     yield (
@@ -217,6 +231,7 @@ _ROWS = {
     "neighbours": _neighbours,
     "dense": _dense,
     "many": _many,
+    "faults": _faults,
     "zipf": _zipf,
     "delta": _delta,
 }

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadtest.drive.faulty_device import compiled_plugin
 from serving.client import Client
-from tests.integration.accelerators import compiled_plugin, plugin_path
+from tests.integration.accelerators import plugin_path
 from tests.integration.clients import array, caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle

@@ -117,6 +117,23 @@ def test_gpu_measures_both_servers_in_all_parts(models: Path, tmp_path: Path):
     assert all(ms > 0 for ms in zipf["back_ms"])
 
 
+def test_gpu_swaps_beside_faults_lose_nothing(models: Path, tmp_path: Path):
+    path = tmp_path / "report.json"
+    sizes = [size for size in SIZES if not size.startswith("--many-swaps")]
+    arguments = ("gpu", f"--accelerator=pjrt:{plugin_path()}", "--parts=faults", *sizes)
+    options = ("--many-swaps=8", "--faults-rate=20", "--no-hangs", f"--json={path}")
+    status = main([*arguments, *options, f"--models={models}"])
+    part = json.loads(path.read_text())["parts"]["faults"]
+    # A device that is lost, or a server that is killed, costs no request, no wrong answer and no byte.
+    assert (part.get("errors"), part.get("wrong_answers")) == (0, 0), part
+    assert (status, part["memory_bytes_left"], part["late_count"]) == (0, 0, 0)
+    assert part["memory_bytes"] > 0
+    assert part["swaps"] >= 8
+    faults = ("killed_in_upload", "removed_in_upload", "failed_uploads", "lost_devices")
+    assert [part[fault] for fault in (*faults, "hung_devices", "rollbacks")] == [1, 1, 1, 1, 0, 1]
+    assert part["request_count"] > 0
+
+
 def test_gpu_replicas_of_many_generators(models: Path, tmp_path: Path):
     path = tmp_path / "report.json"
     # Together they have more in flight than a model usually may have.

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadtest.drive.faulty_device import CRASH, FAIL, HOLD, FaultyDevice, faulty_plugin
 from serving.core.servable import AVAILABLE, END
-from tests.integration.accelerators import compiled_plugin, plugin_path
+from tests.integration.accelerators import plugin_path
 from tests.integration.clients import array, caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
@@ -18,7 +19,6 @@ from tests.integration.logs import logged
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import child_processes
 
-_SOURCE = Path(__file__).with_name("failing_uploads_plugin.cc")
 # 9 MiB: three transfers.
 COLUMNS, WIDTH = 2_304, 1_024
 PARAMETER_BYTES = 4 * COLUMNS * WIDTH
@@ -29,7 +29,7 @@ QUOTA_BYTES = 5 * PARAMETER_BYTES // 2
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled_plugin(_SOURCE, tmp_path_factory.mktemp("plugin"))
+    return faulty_plugin(tmp_path_factory.mktemp("plugin"))
 
 
 @pytest.fixture(scope="module")
@@ -55,42 +55,29 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
 
 
 class FailingServer:
-    """A server with version 1 of a model on the accelerator, and the directory that controls its plugin."""
+    """A server with version 1 of a model on the accelerator, and the faults of its device."""
 
     def __init__(
         self, start: StartServer, directory: Path, plugin: Path, export: Path, **flags: object
     ) -> None:
-        self._control = directory / "control"
-        self._control.mkdir()
-        environment = {"FAILING_OVER": str(plugin_path()), "FAILING_DIRECTORY": str(self._control)}
+        self.device = FaultyDevice(directory / "control", plugin_path())
         self.host = ModelHost(
             start,
             directory,
             accelerator=f"pjrt:{plugin}",
             accelerator_rows="2",
-            environment=environment,
+            environment=self.device.environment,
             admin_on_data_port=True,
             **flags,
         )
         settings = {"platform": "pjrt", "accelerator_memory_bytes": QUOTA_BYTES}
         self.model = self.host.model(settings=settings).serve(export)
-        self.begun_count = self.transfer_count()
+        self.begun_count = self.device.transfer_count()
         assert self.begun_count == 2, "each later chunk of version 1"
-
-    def transfer_count(self) -> int:
-        """The transfers so far that the control files are for."""
-        path = self._control / "transfers"
-        return len(path.read_text().splitlines()) if path.exists() else 0
-
-    def tell(self, what: str) -> None:
-        (self._control / what).touch()
-
-    def end_of(self, what: str) -> None:
-        (self._control / what).unlink()
 
     def wait_for_upload(self) -> None:
         """Waits until another upload is under way."""
-        wait_until(lambda: self.transfer_count() > self.begun_count, "an upload")
+        wait_until(lambda: self.device.transfer_count() > self.begun_count, "an upload")
 
 
 StartFailing = Callable[..., FailingServer]
@@ -121,12 +108,12 @@ def assert_nothing_was_left(server: FailingServer, exports: Sequence[Path], vers
 def test_version_removed_in_its_upload(start: StartFailing, exports: Sequence[Path]) -> None:
     server = start()
     model = server.model
-    server.tell("hold")
+    server.device.tell(HOLD)
     drop(exports[1], model.base_path, 2)
     server.wait_for_upload()
     shutil.rmtree(model.base_path / "2")
     assert_answers(model, 1, 1)
-    server.end_of("hold")
+    server.device.end_of(HOLD)
     model.wait_for_states({1: AVAILABLE, 2: END})
     assert_answers(model, 1, 1)
     assert_nothing_was_left(server, exports, 3)
@@ -135,12 +122,12 @@ def test_version_removed_in_its_upload(start: StartFailing, exports: Sequence[Pa
 def test_device_lost_in_an_upload(start: StartFailing, exports: Sequence[Path]) -> None:
     server = start()
     model = server.model
-    server.tell("fail")
+    server.device.tell(FAIL)
     drop(exports[1], model.base_path, 2)
     model.wait_for_states({1: AVAILABLE, 2: END})
     assert_answers(model, 1, 1)
     shutil.rmtree(model.base_path / "2")
-    server.end_of("fail")
+    server.device.end_of(FAIL)
     assert_nothing_was_left(server, exports, 3)
 
 
@@ -149,7 +136,7 @@ def test_crash_in_an_upload_blocks_its_version(
 ) -> None:
     server = start(supervise=True)
     model = server.model
-    server.tell("crash")
+    server.device.tell(CRASH)
     drop(exports[1], model.base_path, 2)
     event = model.wait_for_log("version_crashed")
     assert event["version"] == 2
@@ -161,14 +148,14 @@ def test_crash_in_an_upload_blocks_its_version(
 def test_server_killed_in_an_upload(start: StartFailing, exports: Sequence[Path]) -> None:
     server = start(supervise=True)
     model = server.model
-    server.tell("hold")
+    server.device.tell(HOLD)
     drop(exports[1], model.base_path, 2)
     server.wait_for_upload()
     os.kill(child_processes(model.server.process_id)[0], signal.SIGKILL)
     wait_until(
         lambda: bool(logged(model.server, "server_restarts")), "the server to be started again"
     )
-    server.end_of("hold")
+    server.device.end_of(HOLD)
     model.wait_until_available(2)
     assert_answers(model, 2, 2)
     assert model.logged("version_crashed") == []

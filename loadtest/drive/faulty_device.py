@@ -1,0 +1,70 @@
+"""An accelerator whose devices fail as they are told: a plugin over another one (faulty_device.cc)."""
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+_SOURCE = Path(__file__).with_name("faulty_device.cc")
+
+HOLD, FAIL, CRASH, LOST, HANG = "hold", "fail", "crash", "lost", "hang"
+"""The faults, as faulty_device.cc explains them."""
+
+
+def compiled_plugin(source: Path, directory: Path) -> Path:
+    """Compiles a plugin, which passes calls on to another one, into `directory`. Imports TensorFlow.
+
+    Raises CalledProcessError, and OSError without a compiler.
+    """
+    import tensorflow as tf
+
+    library = directory / f"{source.stem}.so"
+    include = f"-I{tf.sysconfig.get_include()}"
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", include, str(source)]
+    subprocess.run([*command, "-o", str(library), "-ldl", "-lpthread"], check=True)
+    return library
+
+
+def faulty_plugin_in(directory: Path) -> Path:
+    """The place of the plugin in `directory`."""
+    return directory / f"{_SOURCE.stem}.so"
+
+
+def faulty_plugin(directory: Path) -> Path:
+    """The plugin in `directory`, which is compiled if it is not there. Raises as `compiled_plugin` does."""
+    library = faulty_plugin_in(directory)
+    return library if library.exists() else compiled_plugin(_SOURCE, directory)
+
+
+class FaultyDevice:
+    """The faults of the plugin in one server, told by files in `directory`."""
+
+    def __init__(self, directory: Path, over: Path) -> None:
+        """The devices are those of the plugin `over`."""
+        self._directory = directory
+        directory.mkdir()
+        self.environment: Mapping[str, str] = {
+            "FAULTY_OVER": str(over),
+            "FAULTY_DIRECTORY": str(directory),
+        }
+        """The variables of the server's process."""
+
+    def tell(self, fault: str) -> None:
+        (self._directory / fault).touch()
+
+    def end_of(self, fault: str) -> None:
+        (self._directory / fault).unlink()
+
+    @contextmanager
+    def while_it(self, fault: str) -> Iterator[None]:
+        """The fault is there inside `with`."""
+        self.tell(fault)
+        try:
+            yield
+        finally:
+            self.end_of(fault)
+
+    def transfer_count(self) -> int:
+        """The later transfers of uploads so far, which HOLD, FAIL and CRASH are for."""
+        path = self._directory / "transfers"
+        return len(path.read_text().splitlines()) if path.exists() else 0
