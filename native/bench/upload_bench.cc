@@ -72,7 +72,9 @@ class Parameters {
   }
   size_t pinned_count() const { return pieces_.size(); }
   void Unpin(PinnedMemory* pinned) {
-    for (const auto& [start, bytes] : std::exchange(pieces_, {})) pinned->Unpin(start, bytes);
+    for (const auto& [start, bytes] : std::exchange(pieces_, {})) {
+      if (!pinned->Unpin(start, bytes)) std::abort();
+    }
   }
 
   std::vector<HostTensor> tensors;

@@ -17,8 +17,10 @@ class PagePinner {
   // Pins whole pages, and makes them resident. Returns false, and pins none, if the system refuses
   // or if too much memory is pinned.
   virtual bool Pin(std::byte* start, size_t bytes) = 0;
-  // Ends what Pin of exactly this range began. When it returns, no device reads the range.
-  virtual void Unpin(std::byte* start, size_t bytes) = 0;
+  // Ends what Pin of exactly this range began: no device reads the range then. Returns false if one
+  // may read it for ever, as of a driver that hangs. The pages must neither move nor be unmapped
+  // then.
+  [[nodiscard]] virtual bool Unpin(std::byte* start, size_t bytes) = 0;
 };
 
 // The pinned memory of a slab, which are its first bytes. It is pinned and unpinned in pieces, each
@@ -32,15 +34,20 @@ class PinnedPieces {
   static constexpr size_t kPieceBytes = size_t{10} << 20U;
 
   explicit PinnedPieces(std::byte* start) : start_(start) {}
-  ~PinnedPieces() { CutBack(0); }
+  ~PinnedPieces() { static_cast<void>(CutBack(0)); }
   PinnedPieces(const PinnedPieces&) = delete;
   PinnedPieces& operator=(const PinnedPieces&) = delete;
 
   size_t bytes() const { return pieces_.empty() ? 0 : pieces_.back().end; }
-  // Pins the next piece, up to `end` at most. Returns false if the pinner refuses.
+  // The end of the last piece that could not be unpinned; 0 if there is none. What lies before it
+  // must stay mapped to the process's end.
+  size_t stuck_end() const { return stuck_end_; }
+  // Pins the next piece, up to `end` at most. Returns false if the pinner refuses, and after a
+  // piece could not be unpinned.
   bool PinNext(size_t end, const std::shared_ptr<PagePinner>& pinner);
-  // Unpins all pieces that reach beyond `end`, the last one first.
-  void CutBack(size_t end);
+  // Unpins all pieces that reach beyond `end`, the last one first. Returns false if what lies there
+  // must stay, because one of them could not be unpinned, now or before.
+  [[nodiscard]] bool CutBack(size_t end);
 
  private:
   struct Piece {
@@ -51,6 +58,7 @@ class PinnedPieces {
 
   std::byte* const start_;
   std::vector<Piece> pieces_;
+  size_t stuck_end_ = 0;
 };
 
 }  // namespace millpond::memory

@@ -137,8 +137,8 @@ base::StatusOr<std::unique_ptr<Slab>> Slab::Reserve(size_t bytes) {
 }
 
 Slab::~Slab() {
-  pins_.CutBack(0);
-  if (!is_left_mapped_) Unmap(start_, reserved_bytes_);
+  if (is_left_mapped_) return;  // the pins end with it
+  Cut(0);
 }
 
 // Calls `visit` with the offset of each part of the slab and a vector of mincore for its pages.
@@ -187,8 +187,12 @@ void Slab::ReturnPages(size_t offset, size_t bytes) {
   const size_t first = RoundUp(offset, kPageBytes);
   const size_t end = (offset + std::min(bytes, reserved_bytes_ - offset)) & ~(kPageBytes - 1);
   if (first >= end) return;
-  pins_.CutBack(first);
-  madvise(start_ + first, end - first, MADV_DONTNEED);
+  size_t returned = first;
+  if (!pins_.CutBack(first)) {
+    returned = std::min(StuckEnd(), end);
+    std::memset(start_ + first, 0, returned - first);
+  }
+  madvise(start_ + returned, end - returned, MADV_DONTNEED);
 }
 
 void Slab::SetSmallPagesAtStart(bool is_small) {
@@ -199,9 +203,8 @@ void Slab::SetSmallPagesAtStart(bool is_small) {
 
 size_t Slab::MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset) {
   const size_t begin = end - bytes;
+  if (!pins_.CutBack(begin) || !to->pins_.CutBack(to_offset)) return 0;
   Cut(end);
-  pins_.CutBack(begin);
-  to->pins_.CutBack(to_offset);
   size_t moved_bytes = 0;
   UnitMove move = UnitMove::kMoved;
   while (moved_bytes < bytes && move == UnitMove::kMoved) {
@@ -216,11 +219,14 @@ size_t Slab::MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset) {
   return moved_bytes;
 }
 
+// Leaves mapped for ever what cannot be unpinned.
 void Slab::Cut(size_t end) {
-  pins_.CutBack(end);
-  Unmap(start_ + end, reserved_bytes_ - end);
+  const size_t unmapped = pins_.CutBack(end) ? end : std::min(StuckEnd(), reserved_bytes_);
+  Unmap(start_ + unmapped, reserved_bytes_ - unmapped);
   reserved_bytes_ = end;
 }
+
+size_t Slab::StuckEnd() const { return RoundUp(pins_.stuck_end(), kPageBytes); }
 
 // Ends the slab before a unit that it does not own any more. Leaves that unit as it is.
 // Its pages from `offset` on are not pinned, because MoveTail has unpinned them.

@@ -36,7 +36,8 @@ bool InterleaveSlabs(const std::vector<int>& nodes);
 // KiB over 512 MiB (native/bench/slab_bench.cc), a random row is read in 9 ns, not 26; sealing
 // takes 30 µs, not 27 ms; unmapping takes 1.3 ms, not 53. A fault no longer stalls the other core.
 // Pins: no page is unmapped, returned, moved or replaced while it is pinned, because each function
-// that does so unpins it first.
+// that does so unpins it first. If a driver does not unpin it, it stays for ever, and its memory
+// too.
 // Cost: reserved bytes cost only addresses (MAP_NORESERVE). For the rest see each function.
 class Slab {
  public:
@@ -72,7 +73,7 @@ class Slab {
   size_t pinned_bytes() const { return pins_.bytes(); }
 
   // Returns the pages of the range to the operating system; their contents become 0. Returns only
-  // whole pages. Unpins all from there on.
+  // whole pages. Unpins all from there on. Pages that cannot be unpinned become 0, and stay.
   void ReturnPages(size_t offset, size_t bytes);
 
   // Chooses small or huge pages for the memory that the first unit has yet to get. A huge page
@@ -82,10 +83,10 @@ class Slab {
   // Moves memory without copying it: the `bytes` before `end` become the memory of `to` from
   // `to_offset` on. What `to` had there is lost. This slab is cut: it ends at `end - bytes`
   // afterwards. All numbers are multiples of kSlabUnitBytes. Returns the bytes that were moved,
-  // fewer than `bytes` if the system refuses. If the place of a refused unit is lost too, to
-  // a hole or to other memory, `to` ends before it afterwards, and never unmaps it. Moves unit by
-  // unit, because each call holds the process's lock of mappings: 3 ms for 500 MB, where fresh
-  // pages would take 0.2 s and more.
+  // fewer than `bytes` if the system refuses, and 0 if memory cannot be unpinned. If the place of a
+  // refused unit is lost too, to a hole or to other memory, `to` ends before it afterwards, and
+  // never unmaps it. Moves unit by unit, because each call holds the process's lock of mappings: 3
+  // ms for 500 MB, where fresh pages would take 0.2 s and more.
   size_t MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset);
 
   // Makes the whole slab read-only, or writable again. A write to a sealed slab ends the process.
@@ -104,6 +105,7 @@ class Slab {
 
   base::Status Protect(int protection, bool is_sealed);
   void Cut(size_t end);
+  size_t StuckEnd() const;
   void LoseUnit(size_t offset);
   template <typename Visit>
   void VisitPages(const Visit& visit) const;

@@ -8,6 +8,7 @@
 #include "native/base/clock.h"
 #include "native/pjrt/chunked_upload.h"
 #include "native/pjrt/compile_options.h"
+#include "native/pjrt/keep_for_ever.h"
 
 namespace millpond::pjrt {
 namespace {
@@ -26,7 +27,7 @@ Accelerator::Accelerator(std::shared_ptr<const Client> client, std::shared_ptr<P
       stall_ns_(options.stall_ns),
       memory_(DeviceMemory::kUnlimited, options.idle_ns),
       turns_(options.wait_ns_max),
-      staging_(client_, &staging_budget_),
+      staging_(pinned_->pins(), &staging_budget_),
       upload_staging_(MakeStaging(ChunkedUpload::kChunkBytes)),
       uploads_(std::make_unique<DriverThread>("upload-" + name_)) {}
 
@@ -37,7 +38,8 @@ base::StatusOr<Accelerator::List> Accelerator::MakeAll(const Plugin& plugin,
   const base::StatusOr<std::vector<PJRT_Device*>> devices = client.value()->Devices();
   if (!devices.ok()) return devices.status();
   const auto pinned = std::make_shared<PinnedMemory>(
-      client.value(), options.pinned_bytes_max < 0 ? MachineBytes() / 2 : options.pinned_bytes_max);
+      client.value(), options.pinned_bytes_max < 0 ? MachineBytes() / 2 : options.pinned_bytes_max,
+      options.stall_ns);
   List accelerators;
   for (PJRT_Device* const device : devices.value()) {
     accelerators.emplace_back(
@@ -134,6 +136,23 @@ base::StatusOr<DeviceBuffer> Accelerator::StartUpload(const HostTensor& tensor,
   return DeviceBuffer(api(), upload.buffer);
 }
 
+bool Accelerator::Responds() const {
+  static constexpr uint32_t kWord = 0;
+  if (is_lost()) return false;
+  PJRT_Event* copied = nullptr;
+  auto buffer = StartUpload({PJRT_Buffer_Type_U32, {1}, &kWord, sizeof(kWord)}, &copied);
+  if (!buffer.ok()) return buffer.status().code() == base::Code::kResourceExhausted;
+  base::Status ended;
+  base::Status written;
+  if (api().AwaitFor(copied, stall_ns_, "copying a word", &ended) &&
+      buffer.value().AwaitReadyFor(stall_ns_, &written)) {
+    return ended.ok() && (written.ok() || written.code() == base::Code::kResourceExhausted);
+  }
+  KeepForEver(std::move(buffer.value()));
+  CountAsLost();
+  return false;
+}
+
 AcceleratorState Accelerator::State() const {
   const MemoryUse use = memory_.Use(base::MonotonicNs());
   AcceleratorState state;
@@ -141,7 +160,7 @@ AcceleratorState Accelerator::State() const {
   state.parameter_bytes = use.copy_bytes;
   state.idle_bytes = use.idle_bytes;
   state.busy_ns = turns_.busy_ns();
-  state.is_failing = is_failing_.load(std::memory_order_relaxed);
+  state.is_failing = is_failing_.load(std::memory_order_relaxed) || is_lost();
   state.compiled_count = compiled_count_.load(std::memory_order_relaxed);
   state.loaded_count = loaded_count_.load(std::memory_order_relaxed);
   state.shared_count = executables_.found_count();

@@ -36,7 +36,8 @@ struct AcceleratorOptions {
   // The most memory of this process that is pinned for uploads to all devices; -1: half of the
   // machine's.
   int64_t pinned_bytes_max = -1;
-  // A device that ends no copy of an upload for so long is gone.
+  // A device that ends no copy of an upload, or no run, for so long is gone. No call that pins
+  // memory is waited for longer.
   int64_t stall_ns = kStallNs;
   // The most that a run waits for its turn.
   int64_t wait_ns_max = DeviceTurns::kWaitNsMax;
@@ -133,10 +134,20 @@ class Accelerator {
   // Spaces out what stops all runs, of all accelerators of the plugin.
   DriverPace& pace() const { return client_->pace(); }
   int64_t stall_ns() const { return stall_ns_; }
-  // An upload was abandoned, because nothing of it ended for stall_ns. What it holds is kept for
-  // ever, so there is no other upload.
+  // An upload or a run was abandoned, because nothing of it ended for stall_ns. What it holds is
+  // kept for ever, so no other one begins.
   void CountAsLost() const { is_lost_.store(true); }
-  bool is_lost() const { return is_lost_.load(); }
+  bool is_lost() const { return is_lost_.load(std::memory_order_relaxed); }
+  // Copies a word to the accelerator, and waits for it: false if that fails, for another reason
+  // than a lack of memory. So it tells what fails on a device from what fails because of it.
+  bool Responds() const;
+  // The error of what does not begin on an accelerator that is lost.
+  static base::Status LostStatus() {
+    return {
+        base::Code::kUnavailable,
+        "the accelerator counts as lost, because an earlier upload or run has not ended; look at "
+        "the device, and start the server anew"};
+  }
 
   // The most memory of this process that the staging buffers of all programs take.
   static constexpr int64_t kStagingBytesMax = int64_t{256} << 20U;
@@ -144,7 +155,7 @@ class Accelerator {
   StagingPools& staging() const { return staging_; }
   // Makes a pool of staging buffers, `bytes` each. This object must outlive it.
   std::unique_ptr<StagingPool> MakeStaging(size_t bytes) const {
-    return std::make_unique<StagingPool>(client_, &staging_budget_, bytes);
+    return std::make_unique<StagingPool>(pinned_->pins(), &staging_budget_, bytes);
   }
   int64_t staging_bytes() const { return staging_budget_.in_use_bytes(); }
 

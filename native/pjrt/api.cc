@@ -15,8 +15,7 @@ namespace {
 // then.
 class EventEnd {
  public:
-  EventEnd(const Api& api, std::string while_doing)
-      : api_(api), while_doing_(std::move(while_doing)) {}
+  EventEnd(const Api& api, const char* while_doing) : api_(api), while_doing_(while_doing) {}
 
   // The callback; `own` is a pointer to a shared pointer, which it frees.
   static void Report(PJRT_Error* error, void* own) {
@@ -40,7 +39,7 @@ class EventEnd {
 
  private:
   const Api api_;
-  const std::string while_doing_;
+  const char* const while_doing_;
   std::mutex mutex_;
   std::condition_variable ended_;
   // Guarded by the mutex.
@@ -81,7 +80,7 @@ base::Status Api::Await(PJRT_Event* event, const std::string& while_doing) const
   return status;
 }
 
-bool Api::AwaitFor(PJRT_Event* event, int64_t timeout_ns, const std::string& while_doing,
+bool Api::AwaitFor(PJRT_Event* event, int64_t timeout_ns, const char* while_doing,
                    base::Status* status) const {
   const base::StatusOr<bool> has_happened = HasHappened(event);
   const bool is_over = has_happened.ok() && has_happened.value();
@@ -107,7 +106,8 @@ bool Api::AwaitFor(PJRT_Event* event, int64_t timeout_ns, const std::string& whi
   }
   KeepForEver(event);
   *status = {base::Code::kUnavailable,
-             while_doing + ": the accelerator counts as lost, because nothing has ended for " +
+             std::string(while_doing) +
+                 ": the accelerator counts as lost, because nothing has ended for " +
                  std::to_string(timeout_ns / 1'000'000) + " ms"};
   return false;
 }

@@ -41,7 +41,7 @@ class Api {
   // The same within `timeout_ns`, with the event's error in `*status`. Returns false if it has not
   // happened by then, as of a device that is gone: it is never freed then, because it may happen
   // later. A plugin without callbacks is waited for.
-  bool AwaitFor(PJRT_Event* event, int64_t timeout_ns, const std::string& while_doing,
+  bool AwaitFor(PJRT_Event* event, int64_t timeout_ns, const char* while_doing,
                 base::Status* status) const;
   // Says whether `event` has happened, without a wait. True if it is null.
   base::StatusOr<bool> HasHappened(PJRT_Event* event) const;

@@ -39,13 +39,17 @@ class Copies {
       events_.pop_back();
       base::Status status;
       if (!api_.AwaitFor(last, timeout_ns, "copying", &status)) {
-        for (PJRT_Event* const event : std::exchange(events_, {})) KeepForEver(event);
+        Abandon();
         *first = std::move(status);
         return false;
       }
       if (!status.ok()) *first = std::move(status);
     }
     return true;
+  }
+  // Leaves the copies to a device that is gone: the caller must keep their memory for ever.
+  void Abandon() {
+    for (PJRT_Event* const event : std::exchange(events_, {})) KeepForEver(event);
   }
 
  private:

@@ -31,11 +31,7 @@ ParameterUpload::ParameterUpload(const Accelerator& accelerator,
 
 base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const UploadWish& wish) {
   // Each upload would wait as long, and keep as much for ever.
-  if (accelerator_.is_lost()) {
-    return base::Status(base::Code::kUnavailable,
-                        "the accelerator counts as lost, because an earlier upload has not ended; "
-                        "look at the device, and start the server anew");
-  }
+  if (accelerator_.is_lost()) return Accelerator::LostStatus();
   MakePlans(wish.model);
   const bool is_first =
       wish.is_of_load && accelerator_.memory().ChargedBytes(wish.model).first == 0;

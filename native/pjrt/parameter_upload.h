@@ -17,8 +17,8 @@
 namespace millpond::pjrt {
 
 // The parameters of a version in an accelerator's memory. Its destructor frees those that no other
-// copy has.
-class ParameterCopy {
+// copy has. Always owned by shared pointers.
+class ParameterCopy : public std::enable_shared_from_this<ParameterCopy> {
  public:
   using Buffer = std::shared_ptr<const DeviceBuffer>;
 

@@ -12,7 +12,7 @@
 #include "native/base/byte_budget.h"
 #include "native/memory/page_pins.h"
 #include "native/pjrt/client.h"
-#include "native/pjrt/driver_thread.h"
+#include "native/pjrt/driver_pins.h"
 
 namespace millpond::pjrt {
 
@@ -21,10 +21,8 @@ namespace millpond::pjrt {
 // A piece is pinned and unpinned by a call of its own, with rests between them (DriverPace): so a
 // run waits for one piece at most.
 //
-// No call waits for a pin longer than overdue_ns, because a driver may hang. Nothing else is pinned
-// meanwhile: the memory of loads, of whatever device, is copied once more then. If the driver ends
-// such a pin after all, the piece is unpinned at once. There is no limit to the wait for an
-// unpin, because a device that still has the piece would read what the memory becomes.
+// No call waits for the driver longer than DriverPins does, because a driver may hang. Nothing else
+// is pinned meanwhile: the memory of loads, of whatever device, is copied once more then.
 //
 // Thread: any. Owner: shared by the accelerators and the slabs with pinned pieces, which keep the
 // client. Cost of a lease: a mutex, twice.
@@ -35,22 +33,23 @@ class PinnedMemory final : public memory::PagePinner {
   // Pins `bytes_max` at most.
   PinnedMemory(std::shared_ptr<const Client> client, int64_t bytes_max,
                int64_t overdue_ns = kStallNs)
-      : client_(std::move(client)), overdue_ns_(overdue_ns), budget_(bytes_max) {}
-  ~PinnedMemory() override;
+      : pins_(std::make_shared<DriverPins>(std::move(client), overdue_ns)), budget_(bytes_max) {}
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
   bool Pin(std::byte* start, size_t bytes) override;
-  // Waits for the end of the leases of the piece, but for abandoned ones. If there are some, or if
-  // the driver refuses, as after the loss of a device, the piece counts to the end, because its
-  // pages may be held, and nothing is pinned any more.
-  void Unpin(std::byte* start, size_t bytes) override;
+  // Waits for the end of the leases of the piece, but for abandoned ones. Returns false if there
+  // are some, or if the driver refuses, as after the loss of a device, or hangs. The piece counts
+  // to the end then, because its pages may be held, and nothing is pinned any more.
+  bool Unpin(std::byte* start, size_t bytes) override;
 
   // Returns a lease of the piece that has `place`, or an empty one if it is not pinned.
   Lease Take(const std::byte* place);
 
   int64_t bytes() const { return budget_.in_use_bytes(); }
   int64_t bytes_max() const { return budget_.limit_bytes(); }
+  // The calls of the driver, for other memory that is pinned.
+  const std::shared_ptr<DriverPins>& pins() const { return pins_; }
 
  private:
   struct Piece {
@@ -58,16 +57,14 @@ class PinnedMemory final : public memory::PagePinner {
     int lease_count = 0;
     int abandoned_count = 0;  // of these
   };
-  class Call;
 
+  bool AwaitLeases(const std::byte* start);
   void Return(Piece* piece);
   void Abandon(Piece* piece);
 
-  const std::shared_ptr<const Client> client_;
-  const int64_t overdue_ns_;
+  const std::shared_ptr<DriverPins> pins_;
   base::ByteBudget budget_;
   std::atomic<bool> has_failed_{false};  // a call to unpin
-  std::unique_ptr<DriverThread> thread_ = std::make_unique<DriverThread>("pin-memory");
   std::mutex mutex_;
   std::condition_variable returned_;
   std::map<const std::byte*, Piece> pieces_;  // by their start; guarded by the mutex

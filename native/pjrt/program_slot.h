@@ -47,7 +47,9 @@ class ProgramSlot {
     Use() = default;
 
     explicit operator bool() const { return entry_ != nullptr; }
-    const Executable& executable() const { return *entry_->loaded.executable; }
+    const std::shared_ptr<const Executable>& executable() const {
+      return entry_->loaded.executable;
+    }
     int64_t run_bytes() const { return entry_->loaded.run_bytes; }
     // Notes that a trial has ended well.
     void NotePassed() const { entry_->has_passed.store(true, std::memory_order_relaxed); }

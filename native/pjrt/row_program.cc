@@ -10,6 +10,7 @@
 #include "native/pjrt/copies.h"
 #include "native/pjrt/device_buffer.h"
 #include "native/pjrt/device_schedule.h"
+#include "native/pjrt/keep_for_ever.h"
 #include "native/pjrt/piece_choice.h"
 #include "native/pjrt/tuned_trial.h"
 
@@ -43,28 +44,49 @@ size_t OutputsBegin(const PackedTensors& inputs) {
 
 }  // namespace
 
+// All that a run uses until its end. A device that is gone may use it for ever, so it is kept then.
+// Declared so that memory outlives the buffers, and the charge all of them.
+struct RowProgram::RunUse {
+  std::optional<DeviceMemory::RunCharge> charge;  // once it has its turn
+  std::shared_ptr<StagingPool> pool;
+  StagingPool::Lease staged;
+  std::shared_ptr<char> own;  // if no staging buffer is free
+  std::shared_ptr<const Executable> executable;
+  std::shared_ptr<const ParameterCopy> copy;
+  std::vector<DeviceBuffer> inputs;  // one block, once it is made
+  std::vector<DeviceBuffer> results;
+};
+
 // One run of a program, for `rows` of its `size` rows.
+//
+// A run that has not ended within Accelerator::stall_ns never does, as far as the server knows: the
+// accelerator counts as lost then, and the run ends with UNAVAILABLE.
 class RowProgram::OneRun {
  public:
   // Copies the inputs to pinned memory, and fills them up, before the run has its turn, because no
   // other run should wait for that. If it `ends_early`, the turn ends before the outputs are
   // copied.
-  OneRun(const RowProgram& rows_of, const Program& program, const Executable& executable,
-         const ParameterCopy& copy, int64_t rows, int64_t size,
-         const std::vector<const char*>& inputs, bool ends_early)
+  OneRun(const RowProgram& rows_of, const Program& program,
+         std::shared_ptr<const Executable> executable, const ParameterCopy& copy, int64_t rows,
+         int64_t size, const std::vector<const char*>& inputs, bool ends_early)
       : rows_of_(rows_of),
         program_(program),
-        executable_(executable),
-        copy_(copy),
         accelerator_(*rows_of.parameters_->accelerator()),
         rows_(rows),
         ends_early_(ends_early),
-        staged_(program.staging->Take()),
+        use_(new RunUse{{},
+                        program.staging,
+                        program.staging->Take(),
+                        nullptr,
+                        std::move(executable),
+                        copy.shared_from_this(),
+                        {},
+                        {}}),
         copies_(accelerator_.api()) {
-    char* block = staged_.data();
+    char* block = use_->staged.data();
     if (block == nullptr && rows_of.take_memory_) {
-      own_ = rows_of.take_memory_(OutputsBegin(program.inputs) + program.outputs.bytes);
-      block = own_.get();
+      use_->own = rows_of.take_memory_(OutputsBegin(program.inputs) + program.outputs.bytes);
+      block = use_->own.get();
     }
     if (block == nullptr) return;
     inputs_ = block;
@@ -76,7 +98,9 @@ class RowProgram::OneRun {
 
   // After an error, the run may be under way. Its memory is charged until nothing uses it.
   ~OneRun() {
-    if (!is_finished_) static_cast<void>(AwaitReady(results_));
+    if (is_finished_) return;
+    static_cast<void>(AwaitReady(&use_->results));
+    static_cast<void>(AwaitCopies());
   }
   OneRun(const OneRun&) = delete;
   OneRun& operator=(const OneRun&) = delete;
@@ -85,27 +109,28 @@ class RowProgram::OneRun {
   bool has_memory() const { return inputs_ != nullptr; }
 
   // Makes all steps in its `turn`, and waits for the inputs' arrival and for the last one's end.
-  base::Status Run(const std::vector<char*>& outputs, DeviceTurns::Turn* turn) {
-    turn_ = turn;
+  base::Status Run(const std::vector<char*>& outputs, DeviceTurns::Turn* turn,
+                   DeviceMemory::RunCharge charge) {
+    Begin(turn, std::move(charge));
     MILLPOND_RETURN_IF_ERROR(SendInputs());
     MILLPOND_RETURN_IF_ERROR(Start());
     MILLPOND_RETURN_IF_ERROR(StartOutputs());
     if (ends_early_) {
-      MILLPOND_RETURN_IF_ERROR(AwaitReady(results_));
+      MILLPOND_RETURN_IF_ERROR(AwaitReady(&use_->results));
       EndTurn();
     }
     return Finish(outputs);
   }
 
   // Does the same, waits for the end of each step, and adds their times to `*counts`.
-  base::Status RunTimed(const std::vector<char*>& outputs, DeviceTurns::Turn* turn, int64_t wait_ns,
-                        RunCounts* counts) {
-    turn_ = turn;
+  base::Status RunTimed(const std::vector<char*>& outputs, DeviceTurns::Turn* turn,
+                        DeviceMemory::RunCharge charge, int64_t wait_ns, RunCounts* counts) {
+    Begin(turn, std::move(charge));
     const int64_t began_ns = base::MonotonicNs();
     MILLPOND_RETURN_IF_ERROR(SendInputs());
     const int64_t arrived_ns = base::MonotonicNs();
     MILLPOND_RETURN_IF_ERROR(Start());
-    MILLPOND_RETURN_IF_ERROR(AwaitReady(results_));
+    MILLPOND_RETURN_IF_ERROR(AwaitReady(&use_->results));
     const int64_t computed_ns = base::MonotonicNs();
     if (ends_early_) EndTurn();
     MILLPOND_RETURN_IF_ERROR(StartOutputs());
@@ -122,6 +147,11 @@ class RowProgram::OneRun {
   }
 
  private:
+  void Begin(DeviceTurns::Turn* turn, DeviceMemory::RunCharge charge) {
+    turn_ = turn;
+    use_->charge.emplace(std::move(charge));
+  }
+
   // Returns once the inputs are there: see Executable::Run.
   base::Status SendInputs() {
     const size_t bytes = program_.inputs.bytes;
@@ -131,27 +161,28 @@ class RowProgram::OneRun {
         accelerator_.StartUpload({PJRT_Buffer_Type_U32, {word_count}, inputs_, bytes}, &copied);
     if (!buffer.ok()) return buffer.status();
     copies_.Add(copied);
-    input_buffers_.push_back(std::move(buffer.value()));
-    return AwaitReady(input_buffers_);
+    use_->inputs.push_back(std::move(buffer.value()));
+    return AwaitReady(&use_->inputs);
   }
 
   base::Status Start() {
-    std::vector<PJRT_Buffer*> arguments = {input_buffers_.front().get()};
+    std::vector<PJRT_Buffer*> arguments = {use_->inputs.front().get()};
     for (const size_t index : rows_of_.parameter_indices_) {
-      arguments.push_back(copy_.buffer(index));
+      arguments.push_back(use_->copy->buffer(index));
     }
-    return executable_.Run(arguments, &results_);
+    return use_->executable->Run(arguments, &use_->results);
   }
 
   base::Status StartOutputs() {
     PJRT_Event* copied = nullptr;
-    MILLPOND_RETURN_IF_ERROR(results_.front().StartCopy(landed_, program_.outputs.bytes, &copied));
+    MILLPOND_RETURN_IF_ERROR(
+        use_->results.front().StartCopy(landed_, program_.outputs.bytes, &copied));
     copies_.Add(copied);
     return {};
   }
 
   base::Status Finish(const std::vector<char*>& outputs) {
-    MILLPOND_RETURN_IF_ERROR(copies_.Await());
+    MILLPOND_RETURN_IF_ERROR(AwaitCopies());
     is_finished_ = true;
     for (size_t i = 0; i < outputs.size(); ++i) {
       std::memcpy(outputs[i], landed_ + program_.outputs.offsets[i],
@@ -160,29 +191,43 @@ class RowProgram::OneRun {
     return {};
   }
 
-  static base::Status AwaitReady(const std::vector<DeviceBuffer>& buffers) {
-    for (const DeviceBuffer& buffer : buffers) MILLPOND_RETURN_IF_ERROR(buffer.AwaitReady());
+  base::Status AwaitReady(const std::vector<DeviceBuffer>* buffers) {
+    for (const DeviceBuffer& buffer : *buffers) {
+      base::Status ready;
+      if (!buffer.AwaitReadyFor(accelerator_.stall_ns(), &ready)) return Abandon(std::move(ready));
+      MILLPOND_RETURN_IF_ERROR(ready);
+    }
     return {};
+  }
+
+  base::Status AwaitCopies() {
+    base::Status copied;
+    if (copies_.AwaitFor(accelerator_.stall_ns(), &copied)) return copied;
+    return Abandon(std::move(copied));
+  }
+
+  // Leaves the run to a device that is gone, with all that it uses.
+  base::Status Abandon(base::Status stalled) {
+    is_finished_ = true;
+    copies_.Abandon();
+    KeepForEver(std::move(use_));
+    accelerator_.CountAsLost();
+    return stalled;
   }
 
   const RowProgram& rows_of_;
   const Program& program_;
-  const Executable& executable_;
-  const ParameterCopy& copy_;
   const Accelerator& accelerator_;
   const int64_t rows_;
   const bool ends_early_;
-  bool is_finished_ = false;
+  bool is_finished_ = false;  // or abandoned
   DeviceTurns::Turn* turn_ = nullptr;
   int64_t took_ns_ = 0;
-  // Both declared before the copies, which may read and write them to their end.
-  const StagingPool::Lease staged_;
-  std::shared_ptr<char> own_;  // if no staging buffer is free
+  // Declared before the copies, which may read and write its memory to their end.
+  std::unique_ptr<RunUse> use_;
   const char* inputs_ = nullptr;
   char* landed_ = nullptr;  // the outputs
   Copies copies_;
-  std::vector<DeviceBuffer> input_buffers_;  // one block, once it is made
-  std::vector<DeviceBuffer> results_;
 };
 
 base::StatusOr<ProgramSlot::Loaded> RowProgram::Load(
@@ -280,13 +325,12 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
                                   const std::vector<char*>& outputs, int64_t deadline_ns,
                                   int64_t* all_wait_ns) const {
   const Accelerator& accelerator = *parameters_->accelerator();
+  if (accelerator.is_lost()) return accelerator.LostStatus();
   const int64_t cost_ns = program.cost_ns->load(std::memory_order_relaxed);
   const bool is_trial = TunedTrial::rows() != TunedTrial::kNone;
   const ProgramSlot::Use use = program.slot->Begin(is_trial);
   if (!use) return base::NotFound("no program of " + std::to_string(size) + " rows is offered");
-  // Both outlive the run's copies and buffers, also after an error.
-  std::optional<DeviceTurns::Turn> turn;
-  std::optional<DeviceMemory::RunCharge> charge;
+  std::optional<DeviceTurns::Turn> turn;  // outlives the run's copies and buffers
   OneRun run(*this, program, use.executable(), copy, rows, size, inputs,
              DeviceSchedule::IsLong(cost_ns));
   if (!run.has_memory()) {
@@ -299,12 +343,14 @@ base::Status RowProgram::RunPiece(const ParameterCopy& copy, int64_t size, const
   turn.emplace(std::move(taken.value()));
   const int64_t wait_ns = base::MonotonicNs() - came_ns;
   if (all_wait_ns != nullptr) *all_wait_ns += wait_ns;
-  charge.emplace(accelerator.memory().ChargeRun(parameters_->model(), use.run_bytes()));
-  if (!charge.value()) {
+  if (accelerator.is_lost()) return accelerator.LostStatus();  // while it waited
+  auto charge = accelerator.memory().ChargeRun(parameters_->model(), use.run_bytes());
+  if (!charge) {
     return {base::Code::kResourceExhausted, "the accelerator has no memory left for a run"};
   }
-  MILLPOND_RETURN_IF_ERROR(counts_.BeginRun() ? run.RunTimed(outputs, &*turn, wait_ns, &counts_)
-                                              : run.Run(outputs, &*turn));
+  MILLPOND_RETURN_IF_ERROR(counts_.BeginRun()
+                               ? run.RunTimed(outputs, &*turn, std::move(charge), wait_ns, &counts_)
+                               : run.Run(outputs, &*turn, std::move(charge)));
   accelerator.NoteSuccess();
   accelerator.pace().NoteRun();
   const int64_t took_ns = run.EndTurn();

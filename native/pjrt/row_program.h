@@ -99,6 +99,7 @@ class RowProgram {
 
  private:
   class OneRun;
+  struct RunUse;
 
   struct Program {
     std::unique_ptr<ProgramSlot> slot;

@@ -15,7 +15,7 @@ size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * u
 
 }  // namespace
 
-std::unique_ptr<StagingBlock> StagingBlock::Make(std::shared_ptr<const Client> client,
+std::unique_ptr<StagingBlock> StagingBlock::Make(std::shared_ptr<DriverPins> pins,
                                                  base::ByteBudget* budget, size_t bytes) {
   base::ByteBudget::Share share(budget);
   if (!share.Resize(static_cast<int64_t>(bytes))) return nullptr;
@@ -24,30 +24,29 @@ std::unique_ptr<StagingBlock> StagingBlock::Make(std::shared_ptr<const Client> c
       static_cast<char*>(::operator new (bytes, std::align_val_t{kPageBytes}, std::nothrow));
   if (data == nullptr) return nullptr;
   return std::unique_ptr<StagingBlock>(
-      new StagingBlock(std::move(client), std::move(share), data, bytes));
+      new StagingBlock(std::move(pins), std::move(share), data, bytes));
 }
 
 // A block that cannot be pinned serves all the same: the plugin copies it once more.
-StagingBlock::StagingBlock(std::shared_ptr<const Client> client, base::ByteBudget::Share share,
+StagingBlock::StagingBlock(std::shared_ptr<DriverPins> pins, base::ByteBudget::Share share,
                            char* data, size_t bytes)
-    : client_(std::move(client)),
+    : pins_(std::move(pins)),
       share_(std::move(share)),
       data_(data),
-      is_pinned_(client_->Pin(data_, bytes).ok()) {}
+      is_pinned_(pins_->Pin(data_, bytes)) {}
 
 // Memory that the driver does not unpin, as after the loss of a device, is neither freed nor
 // returned to the budget: the allocator must not hand out what a device may write.
 StagingBlock::~StagingBlock() {
-  if (is_pinned_ && !client_->Unpin(data_).ok()) {
+  if (is_pinned_ && !pins_->Unpin(data_)) {
     share_.Abandon();
     return;
   }
   ::operator delete (data_, std::align_val_t{kPageBytes});
 }
 
-StagingPool::StagingPool(std::shared_ptr<const Client> client, base::ByteBudget* budget,
-                         size_t bytes)
-    : client_(std::move(client)),
+StagingPool::StagingPool(std::shared_ptr<DriverPins> pins, base::ByteBudget* budget, size_t bytes)
+    : pins_(std::move(pins)),
       budget_(budget),
       bytes_(RoundUp(bytes, 64)),
       at_once_(std::clamp<size_t>(kBytesAtOnce / std::max<size_t>(bytes_, 1), 1, kBuffersAtOnce)) {}
@@ -77,7 +76,7 @@ StagingPool::Lease StagingPool::Take() {
 
 // Without the lock, because pinning takes long.
 StagingPool::Lease StagingPool::Make() {
-  std::unique_ptr<StagingBlock> made = StagingBlock::Make(client_, budget_, at_once_ * bytes_);
+  std::unique_ptr<StagingBlock> made = StagingBlock::Make(pins_, budget_, at_once_ * bytes_);
   const std::lock_guard lock(mutex_);
   if (made == nullptr) {
     made_count_ -= at_once_;
@@ -105,7 +104,7 @@ std::shared_ptr<StagingPool> StagingPools::Get(const std::string& model, size_t 
     }
     std::weak_ptr<StagingPool>& entry = pools_[{model, bytes}];
     pool = entry.lock();
-    if (pool == nullptr) entry = pool = std::make_shared<StagingPool>(client_, budget_, bytes);
+    if (pool == nullptr) entry = pool = std::make_shared<StagingPool>(pins_, budget_, bytes);
   }
   pool->Prepare();
   return pool;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "native/base/byte_budget.h"
-#include "native/pjrt/client.h"
+#include "native/pjrt/driver_pins.h"
 
 namespace millpond::pjrt {
 
@@ -21,7 +21,7 @@ namespace millpond::pjrt {
 class StagingBlock {
  public:
   // Takes `bytes` from `budget`. Returns null if it, or this machine, has no more.
-  static std::unique_ptr<StagingBlock> Make(std::shared_ptr<const Client> client,
+  static std::unique_ptr<StagingBlock> Make(std::shared_ptr<DriverPins> pins,
                                             base::ByteBudget* budget, size_t bytes);
   ~StagingBlock();
   StagingBlock(const StagingBlock&) = delete;
@@ -31,10 +31,10 @@ class StagingBlock {
   bool is_pinned() const { return is_pinned_; }
 
  private:
-  StagingBlock(std::shared_ptr<const Client> client, base::ByteBudget::Share share, char* data,
+  StagingBlock(std::shared_ptr<DriverPins> pins, base::ByteBudget::Share share, char* data,
                size_t bytes);
 
-  const std::shared_ptr<const Client> client_;
+  const std::shared_ptr<DriverPins> pins_;
   base::ByteBudget::Share share_;  // returned when the memory is free
   char* const data_;
   const bool is_pinned_;
@@ -56,7 +56,7 @@ class StagingPool {
   class Lease;
 
   // `bytes` are those of a buffer, 1 or more.
-  StagingPool(std::shared_ptr<const Client> client, base::ByteBudget* budget, size_t bytes);
+  StagingPool(std::shared_ptr<DriverPins> pins, base::ByteBudget* budget, size_t bytes);
 
   // Makes the first buffers, if there are none yet.
   void Prepare();
@@ -73,7 +73,7 @@ class StagingPool {
   Lease Make();
   void Return(Buffer buffer);
 
-  const std::shared_ptr<const Client> client_;
+  const std::shared_ptr<DriverPins> pins_;
   base::ByteBudget* const budget_;
   const size_t bytes_;  // of a buffer; a multiple of a cache line
   const size_t at_once_;
@@ -110,15 +110,15 @@ class StagingPool::Lease {
 // Thread: any number at once. A pool ends with the last version that has it.
 class StagingPools {
  public:
-  StagingPools(std::shared_ptr<const Client> client, base::ByteBudget* budget)
-      : client_(std::move(client)), budget_(budget) {}
+  StagingPools(std::shared_ptr<DriverPins> pins, base::ByteBudget* budget)
+      : pins_(std::move(pins)), budget_(budget) {}
 
   // Returns the pool of buffers of `bytes`, 1 or more, with its first buffers. The budget must
   // outlive it.
   std::shared_ptr<StagingPool> Get(const std::string& model, size_t bytes);
 
  private:
-  const std::shared_ptr<const Client> client_;
+  const std::shared_ptr<DriverPins> pins_;
   base::ByteBudget* const budget_;
   std::mutex mutex_;
   std::map<std::pair<std::string, size_t>, std::weak_ptr<StagingPool>> pools_;

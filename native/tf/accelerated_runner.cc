@@ -228,6 +228,12 @@ void AcceleratedPrograms::Offer(const pjrt::ExecutableCache& cache, const std::s
   }
 }
 
+// Says whether a program was not loaded because its device fails, and not because of the program.
+bool AcceleratedPrograms::IsOfDevice(const Status& failed, const pjrt::Accelerator& accelerator) {
+  return failed.code() != base::Code::kNotFound &&
+         failed.code() != base::Code::kResourceExhausted && !accelerator.Responds();
+}
+
 // Offers a program on each accelerator that has it untuned, and does not fail; sets `*shortage` if
 // one fails now. Offers it nowhere if it cannot be offered on one of them.
 Status AcceleratedPrograms::OfferTo(const Programs& programs, const pjrt::ExecutableCache& cache,
@@ -240,7 +246,13 @@ Status AcceleratedPrograms::OfferTo(const Programs& programs, const pjrt::Execut
       *shortage = "device " + accelerator.name() + " fails now";
       continue;
     }
-    offered = OfferThere(cache, *program, rows, hlo);
+    Status there = OfferThere(cache, *program, rows, hlo);
+    if (!there.ok() && IsOfDevice(there, accelerator)) {
+      accelerator.NoteFailure();
+      *shortage = "device " + accelerator.name() + " fails now: " + there.message();
+      continue;
+    }
+    offered = std::move(there);
     if (offered.ok()) continue;
     for (const auto& each : programs) each->WithdrawOffered(rows);
     break;

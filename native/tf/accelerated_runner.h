@@ -115,6 +115,7 @@ class AcceleratedPrograms {
              OfferedPrograms* offered);
   static base::Status OfferTo(const Programs& programs, const pjrt::ExecutableCache& cache,
                               int64_t rows, const std::string& hlo, std::string* shortage);
+  static bool IsOfDevice(const base::Status& failed, const pjrt::Accelerator& accelerator);
   static base::Status OfferThere(const pjrt::ExecutableCache& cache, pjrt::RowProgram& program,
                                  int64_t rows, const std::string& hlo);
   void NoteIfTuned(const std::string& signature, int64_t rows);

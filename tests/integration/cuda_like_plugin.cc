@@ -7,7 +7,7 @@
 // while `crash-topology` is.
 //
 // While `lost` is there, runs on the device with the id 1 fail. While `damaged` is there, no
-// executable is loaded.
+// executable is loaded. While `gone` is there, that fails too, and so does each copy to a device.
 //
 // Its one topology is that of the plugin below, by whose client it compiles.
 
@@ -206,7 +206,13 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
 
 PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
   PJRT_Executable_DeserializeAndLoad_Args none{};
-  return over->PJRT_Executable_DeserializeAndLoad(IsThere("damaged") ? &none : args);
+  const bool fails = IsThere("damaged") || IsThere("gone");
+  return over->PJRT_Executable_DeserializeAndLoad(fails ? &none : args);
+}
+
+PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
+  PJRT_Client_BufferFromHostBuffer_Args none{};
+  return over->PJRT_Client_BufferFromHostBuffer(IsThere("gone") ? &none : args);
 }
 
 }  // namespace
@@ -228,6 +234,7 @@ extern "C" const PJRT_Api* GetPjrtApi() {
     copy.PJRT_TopologyDescription_Destroy = DestroyTopology;
     copy.PJRT_TopologyDescription_GetDeviceDescriptions = DescribeDevices;
     copy.PJRT_Compile = CompileForTopology;
+    copy.PJRT_Client_BufferFromHostBuffer = BufferFromHostBuffer;
     copy.PJRT_LoadedExecutable_Execute = Execute;
     copy.PJRT_Executable_DeserializeAndLoad = DeserializeAndLoad;
     return copy;

@@ -270,6 +270,23 @@ def test_a_damaged_program_is_dropped_at_once(
     assert_answers(model, 2)
 
 
+def test_a_device_that_fails_damages_no_program(
+    start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
+) -> None:
+    server = CudaLike(start_server, tmp_path, plugin)
+    model = server.host.model(settings=PJRT).serve(layers[0])
+    serve_untuned(server, model, layers[1])
+    (server.control / "gone").touch()
+    (server.control / "hold").unlink()
+    assert "fails now" in model.wait_for_log("autotuning_waits", version=2)["reason"]
+    (server.control / "gone").unlink()
+    # A run ends well, so the device counts as well again.
+    assert_answers(model, 2)
+    assert model.wait_for_log("programs_tuned", version=2)["programs"] == 1
+    assert not model.logged("tuned_programs_damaged")
+    assert_answers(model, 2)
+
+
 def test_a_crash_of_the_process_leaves_first_choices(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:

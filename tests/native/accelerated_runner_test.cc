@@ -34,7 +34,7 @@ constexpr float kHostAnswer = -1;
 // The CPU: counts its runs, and answers each with one number.
 class CountingRunner final : public SignatureRunner {
  public:
-  explicit CountingRunner(int* run_count) : run_count_(run_count) {}
+  explicit CountingRunner(std::atomic<int>* run_count) : run_count_(run_count) {}
   const base::Status& made() const override { return made_; }
   base::Status MakeCallable(const tensor::OutputSet&) const override { return {}; }
   base::Status Run(const tensor::OutputSet&, const tensor::TensorList&,
@@ -46,7 +46,7 @@ class CountingRunner final : public SignatureRunner {
 
  private:
   const base::Status made_;
-  int* const run_count_;
+  std::atomic<int>* const run_count_;
 };
 
 tensor::TensorSpec FloatRows(const char* name) {
@@ -67,10 +67,13 @@ class AcceleratedRunnerTest : public ::testing::Test {
     signature_.name = "serving_default";
     signature_.inputs = {FloatRows("x")};
     signature_.outputs = {FloatRows("y")};
-    pjrt::AcceleratorOptions options;
-    options.wait_ns_max = 500'000'000;
+    options_.wait_ns_max = 500'000'000;
+    Open();
+  }
+
+  void Open() {
     const auto accelerator =
-        pjrt::Accelerator::MakeAll(pjrt::Plugin::Open(FAKE_PJRT_PLUGIN).value(), options)
+        pjrt::Accelerator::MakeAll(pjrt::Plugin::Open(FAKE_PJRT_PLUGIN).value(), options_)
             .value()
             .front();
     const auto parameters = std::make_shared<pjrt::DeviceParameters>(
@@ -113,10 +116,11 @@ class AcceleratedRunnerTest : public ::testing::Test {
   }
 
   FakePjrtControls* controls_;
+  pjrt::AcceleratorOptions options_;
   tensor::Signature signature_;
   std::unique_ptr<pjrt::RowProgram> program_;
   std::unique_ptr<pjrt::RowProgram> exact_;  // whose rows are not independent
-  int host_runs_ = 0;
+  std::atomic<int> host_runs_{0};
   std::unique_ptr<AcceleratedRunner> runner_;
 };
 
@@ -287,6 +291,33 @@ TEST_F(AcceleratedRunnerTest, ALostAcceleratorIsLeftAlone) {
   EXPECT_EQ(controls_->run_count, 1);
   EXPECT_EQ(CpuRuns(pjrt::CpuReason::kFailed), 1);
   EXPECT_EQ(CpuRuns(pjrt::CpuReason::kLost), 1);
+}
+
+// No run ends any more: each of the requests under way has its answer, and later ones wait for
+// nothing.
+TEST_F(AcceleratedRunnerTest, TheCpuAnswersIfTheDeviceHangs) {
+  options_.stall_ns = 50'000'000;
+  Open();
+  controls_->run_ns = int64_t{1} << 60U;
+  std::vector<std::thread> requests;
+  std::atomic<int> answer_count{0};
+  for (int i = 0; i < 5; ++i) {
+    requests.emplace_back([&] {
+      tensor::TensorList inputs;
+      inputs.storage().tensors = {Tensor(tensorflow::DT_FLOAT, {1})};
+      tensor::TensorList result;
+      if (runner_->Run(tensor::OutputSet::All(1), inputs, &result).ok()) ++answer_count;
+    });
+  }
+  for (std::thread& request : requests) request.join();
+  EXPECT_EQ(answer_count, 5);
+  const int64_t run_count = controls_->run_count;
+  EXPECT_EQ(RunRows({1}), (std::vector<float>{kHostAnswer}));
+  EXPECT_EQ(controls_->run_count, run_count);
+  runner_.reset();
+  program_.reset();
+  exact_.reset();
+  *controls_ = {};
 }
 
 // A run that the turns of others keep from the accelerator is the CPU's, and the next one is not.

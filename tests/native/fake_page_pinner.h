@@ -38,12 +38,20 @@ class FakePagePinner final : public memory::PagePinner {
     return true;
   }
 
-  void Unpin(std::byte* start, size_t bytes) override {
-    ASSERT_EQ(pinned_.count(start), 1);
+  bool Unpin(std::byte* start, size_t bytes) override {
+    EXPECT_EQ(pinned_.count(start), 1);
     EXPECT_EQ(pinned_[start], bytes);
     EXPECT_TRUE(IsResident(start, bytes)) << "unpinned too late";
+    if (!unpins) return false;
     pinned_.erase(start);
     bytes_ -= bytes;
+    return true;
+  }
+
+  // Forgets the ranges that could not be unpinned.
+  void ForgetAll() {
+    pinned_.clear();
+    bytes_ = 0;
   }
 
   // Expects that no page was given back or moved while it was pinned.
@@ -53,6 +61,7 @@ class FakePagePinner final : public memory::PagePinner {
   size_t bytes() const { return bytes_; }
 
   size_t bytes_max = SIZE_MAX;  // refuses more
+  bool unpins = true;           // false: as a driver that hangs
   std::vector<size_t> calls;    // the sizes that were pinned
 
  private:

@@ -441,6 +441,7 @@ PJRT_Error* ClientDmaMap(PJRT_Client_DmaMap_Args* args) {
 PJRT_Error* ClientDmaUnmap(PJRT_Client_DmaUnmap_Args* args) {
   // Memory that the driver holds is no leak, so it is found here until the process ends.
   static auto* const held = new std::vector<const void*>;
+  if (controls.before_unpin) controls.before_unpin();
   if (!controls.unpins) {
     held->push_back(args->data);
     return MakeError(PJRT_Error_Code_INTERNAL, "the fake driver is gone");

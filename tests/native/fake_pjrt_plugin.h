@@ -28,8 +28,10 @@ struct FakePjrtControls {
   bool pins = true;
   bool unpins = true;            // false: as a device that is gone
   bool crashes_in_pins = false;  // ends the process
-  // Called at the start of each pin, and of each load of an executable for a device: they may hang.
+  // Called at the start of each pin and unpin, and of each load of an executable for a device: they
+  // may hang.
   std::function<void()> before_pin;
+  std::function<void()> before_unpin;
   std::function<void(int64_t device)> before_load;
   int64_t crashing_part = -1;    // the part of a tensor that ends the process, counted from now
   bool transfers_parts = true;   // of a plugin that is opened now

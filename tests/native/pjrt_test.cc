@@ -25,6 +25,7 @@
 #include "native/pjrt/device_memory.h"
 #include "native/pjrt/device_parameters.h"
 #include "native/pjrt/device_turns.h"
+#include "native/pjrt/driver_pins.h"
 #include "native/pjrt/driver_thread.h"
 #include "native/pjrt/executable_cache.h"
 #include "native/pjrt/packed_tensors.h"
@@ -230,7 +231,7 @@ TEST_F(PjrtTest, ALoadThatHangsHoldsUpNoOtherDevice) {
     EXPECT_TRUE(program->Offer(1, std::move(accelerators[1]->LoadExecutable(bytes).value())).ok());
     EXPECT_EQ(RunOnes(*program, 1), std::vector{kFactor});
   }
-  accelerators[1]->pinned()->Unpin(memory, sizeof(memory));
+  EXPECT_TRUE(accelerators[1]->pinned()->Unpin(memory, sizeof(memory)));
   EXPECT_EQ(hung.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   end.set_value();
   EXPECT_TRUE(hung.get());
@@ -270,7 +271,7 @@ TEST_F(HangingPinTest, NoPinIsMadeUntilItsEnd) {
   while (!pinned_->Pin(memory_[1], sizeof(memory_[1]))) std::this_thread::yield();
   EXPECT_EQ(controls_->live_pins, 1) << "the other piece may be unmapped by now";
   EXPECT_EQ(pinned_->Take(memory_[0]).end(), nullptr);
-  pinned_->Unpin(memory_[1], sizeof(memory_[1]));
+  EXPECT_TRUE(pinned_->Unpin(memory_[1], sizeof(memory_[1])));
 }
 
 TEST_F(HangingPinTest, OthersThatWaitAlreadyAreNotMade) {
@@ -297,14 +298,33 @@ TEST_F(HangingPinTest, TheEndWaitsForNone) {
   EXPECT_TRUE(client_->Unpin(reinterpret_cast<char*>(memory_[1])).ok());
 }
 
+// Its staging buffers serve all the same, and their memory is copied once more.
+TEST_F(PjrtTest, APinThatHangsHoldsUpNoRun) {
+  std::promise<void> end;
+  controls_->before_pin = [ended = end.get_future().share()] { ended.wait(); };
+  AcceleratorOptions options;
+  options.stall_ns = 20'000'000;
+  auto accelerator = MakeAccelerators(options).front();
+  auto program = MakeProgram(accelerator, {1}, 1);
+  EXPECT_EQ(RunOnes(*program, 1), std::vector{kFactor});
+  EXPECT_EQ(controls_->copies_from_pinned, 0);
+  EXPECT_EQ(controls_->pin_count, 0);
+  end.set_value();
+  program.reset();
+  // The thread that waits for the pin has the client.
+  accelerator.reset();
+  while (controls_->live_clients > 0) std::this_thread::yield();
+}
+
 // Without any patience, a pin may be left just as the thread takes it up.
 TEST_F(PjrtTest, NoPinThatWasLeftStays) {
   alignas(4096) static std::byte memory[4096];
   const auto client = Client::Make(plugin_.value(), 1).value();
   {
-    PinnedMemory pinned(client, INT64_MAX, /*overdue_ns=*/0);
+    DriverPins pins(client, /*overdue_ns=*/0);
+    auto* const start = reinterpret_cast<char*>(memory);
     for (int pin = 0; pin < 5'000; ++pin) {
-      if (pinned.Pin(memory, sizeof(memory))) pinned.Unpin(memory, sizeof(memory));
+      if (pins.Pin(start, sizeof(memory))) EXPECT_TRUE(client->Unpin(start).ok());
     }
     while (client->HasOverduePin()) std::this_thread::yield();
   }
@@ -783,6 +803,85 @@ TEST_F(PjrtTest, TheMemoryOfADeviceIsCounted) {
   EXPECT_EQ(memory.value().limit_bytes, 1'000);
   controls_->counts_memory = false;
   EXPECT_EQ(accelerator->Memory().status().code(), Code::kUnimplemented);
+}
+
+// Tells what fails on a device from what fails because of it.
+TEST_F(PjrtTest, ADeviceThatFailsDoesNotRespond) {
+  const auto accelerator = MakeAccelerator();
+  EXPECT_TRUE(accelerator->Responds());
+  controls_->memory_bytes_max = 0;
+  EXPECT_TRUE(accelerator->Responds()) << "it is full";
+  controls_->fails_transfers = true;
+  EXPECT_FALSE(accelerator->Responds());
+  controls_->fails_transfers = false;
+  EXPECT_TRUE(accelerator->Responds());
+}
+
+// A device on which something is under way for ever, which is never freed.
+class HangingRunTest : public PjrtTest {
+ protected:
+  HangingRunTest() : program_(MakeProgram(accelerator_, {1}, 1)) {}
+  ~HangingRunTest() override {
+    program_.reset();
+    accelerator_.reset();
+    *controls_ = {};
+  }
+
+  base::Status Run() {
+    const float input = 1;
+    float output = 0;
+    return RunThere(*program_, 1, {reinterpret_cast<const char*>(&input)},
+                    {reinterpret_cast<char*>(&output)});
+  }
+
+  static constexpr int64_t kNeverNs = int64_t{1} << 60U;
+  AcceleratorOptions options_ = [] {
+    AcceleratorOptions options;
+    options.stall_ns = 50'000'000;
+    return options;
+  }();
+  std::shared_ptr<Accelerator> accelerator_ = MakeAccelerators(options_).front();
+  std::unique_ptr<RowProgram> program_;
+};
+
+TEST_F(HangingRunTest, LosesTheDeviceWithAllThatItUses) {
+  for (int64_t FakePjrtControls::*const step :
+       {&FakePjrtControls::transfer_in_ns, &FakePjrtControls::run_ns,
+        &FakePjrtControls::transfer_out_ns}) {
+    program_.reset();
+    accelerator_.reset();
+    *controls_ = {};
+    accelerator_ = MakeAccelerators(options_).front();
+    program_ = MakeProgram(accelerator_, {1}, 1);
+    controls_->*step = kNeverNs;
+    const base::Status ran = Run();
+    EXPECT_EQ(ran.code(), Code::kUnavailable) << ran.message();
+    EXPECT_TRUE(accelerator_->is_lost());
+    EXPECT_TRUE(accelerator_->State().is_failing);
+    controls_->*step = 0;
+    const int64_t run_count = controls_->run_count;
+    EXPECT_NE(Run().message().find("start the server anew"), std::string::npos);
+    EXPECT_EQ(controls_->run_count, run_count) << "a run would hang, too";
+    EXPECT_EQ(accelerator_->turns().waiting_count(), 0U);
+    // The version's end waits for nothing, and frees nothing that the device may use.
+    const int64_t live_buffers = controls_->live_buffers;
+    program_.reset();
+    EXPECT_EQ(controls_->live_buffers, live_buffers);
+    EXPECT_EQ(controls_->live_executables, 1);
+    EXPECT_GT(controls_->live_pins, 0);
+    const auto [parameter_bytes, run_bytes] = accelerator_->memory().ChargedBytes("model");
+    EXPECT_EQ(parameter_bytes, 4);
+    EXPECT_GT(run_bytes, 0);
+  }
+}
+
+TEST_F(HangingRunTest, EndsTheWaitOfOthers) {
+  controls_->run_ns = kNeverNs;
+  std::vector<std::future<base::Status>> runs;
+  for (int i = 0; i < 6; ++i) {
+    runs.push_back(std::async(std::launch::async, [&] { return Run(); }));
+  }
+  for (auto& run : runs) EXPECT_EQ(run.get().code(), Code::kUnavailable);
 }
 
 // Waits until the parameters are there again, which the first Pin asks for.

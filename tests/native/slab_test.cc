@@ -229,6 +229,30 @@ TEST(Slab, UnpinsAllThatIsReturnedMovedOrUnmapped) {
   EXPECT_EQ(pinner->bytes(), 0);
 }
 
+// A device may read such pages for ever, and a driver may take what is mapped in their place for
+// them.
+TEST(Slab, PagesThatCannotBeUnpinnedStay) {
+  const auto pinner = std::make_shared<FakePagePinner>();
+  auto slab = ReserveSlab(32 * kMiB);
+  PinAll(slab.get(), 20 * kMiB, pinner);
+  slab->PreFault(0, 24 * kMiB);
+  std::memset(slab->start(), 1, 24 * kMiB);
+  pinner->unpins = false;
+  const auto to = ReserveSlab(32 * kMiB);
+  EXPECT_EQ(slab->MoveTail(24 * kMiB, 8 * kMiB, to.get(), 0), 0);
+  EXPECT_EQ(slab->reserved_bytes(), 32 * kMiB);
+  EXPECT_EQ(slab->MoveTail(24 * kMiB, 4 * kMiB, to.get(), 0), 4 * kMiB) << "none is among these";
+  EXPECT_FALSE(slab->PinNext(20 * kMiB, pinner));
+  slab->ReturnPages(18 * kMiB, SIZE_MAX);
+  EXPECT_EQ(slab->start()[18 * kMiB - 1], std::byte{1});
+  EXPECT_EQ(slab->start()[18 * kMiB], std::byte{0});
+  pinner->ExpectAllResident();
+  EXPECT_EQ(to->MoveTail(4 * kMiB, 2 * kMiB, slab.get(), 2 * kMiB), 0) << "their place is taken";
+  slab.reset();
+  pinner->ExpectAllResident();
+  pinner->ForgetAll();
+}
+
 TEST(Slab, ARefusedMoveLeavesNothingPinnedInItsPlace) {
   const auto pinner = std::make_shared<FakePagePinner>();
   const auto to = ReserveSlab(8 * kMiB);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -406,12 +407,43 @@ TEST_F(UploadTest, MemoryThatIsNotUnpinnedStaysCounted) {
   const std::shared_ptr<PinnedMemory> pinned = accelerator_->pinned();
   ASSERT_TRUE(pinned->Pin(memory[0], sizeof(memory[0])));
   controls_->unpins = false;
-  pinned->Unpin(memory[0], sizeof(memory[0]));
+  EXPECT_FALSE(pinned->Unpin(memory[0], sizeof(memory[0])));
   EXPECT_EQ(pinned->Take(memory[0]).end(), nullptr);
   EXPECT_EQ(accelerator_->State().pinned_bytes, sizeof(memory[0]));
   EXPECT_FALSE(pinned->Pin(memory[1], sizeof(memory[1])));
   EXPECT_EQ(controls_->pin_count, 1);
   controls_->live_pins -= 1;
+}
+
+// Loads go on. The driver may take any mapping in the place of the piece for pinned memory, and
+// copy from the old pages, so the piece stays.
+TEST_F(UploadTest, AnUnpinThatHangsHoldsUpNothing) {
+  Open(/*pinned_bytes_max=*/-1, /*stall_ns=*/20'000'000);
+  auto slab = MakeSlab(8 * kMiB, 8 * kMiB);
+  auto other = MakeSlab(4 * kMiB, 4 * kMiB);
+  const std::byte* const start = slab->start();
+  const std::byte first = *start;
+  std::promise<void> end;
+  std::atomic<int> unpin_count{0};
+  controls_->before_unpin = [&, ended = end.get_future().share()] {
+    ++unpin_count;
+    ended.wait();
+  };
+  slab.reset();
+  EXPECT_EQ(*start, first) << "it is mapped";
+  const std::byte* const other_start = other->start();
+  other.reset();
+  EXPECT_EQ(*other_start, *other_start);
+  EXPECT_LE(unpin_count, 1) << "another one would hang as well";
+  EXPECT_EQ(accelerator_->State().pinned_bytes, 12 * kMiB);
+  const auto next = MakeSlab(8 * kMiB, 0);
+  EXPECT_FALSE(next->PinNext(8 * kMiB, accelerator_->pinned()));
+  UploadAll({TensorAt(next->start(), 7 * kMiB)});
+  end.set_value();
+  accelerator_.reset();
+  while (controls_->live_clients > 0) std::this_thread::yield();
+  EXPECT_LE(controls_->live_pins, 2);
+  controls_->live_pins = 0;
 }
 
 TEST_F(UploadTest, AStagingBlockThatIsNotUnpinnedIsKept) {
