@@ -95,7 +95,7 @@ base::StatusOr<std::unique_ptr<Executable>> Accelerator::Compile(std::string_vie
   MILLPOND_RETURN_IF_PJRT_ERROR(api(), api()->PJRT_Client_Compile(&compile),
                                 "compiling for " + description_);
   compiled_count_.fetch_add(1, std::memory_order_relaxed);
-  auto executable = Executable::Own(api(), &pace(), compile.executable);
+  auto executable = Executable::Own(api(), &pace(), is_lost_, compile.executable);
   if (executable.ok()) MILLPOND_RETURN_IF_ERROR(CheckIsHere(*executable.value()));
   return executable;
 }
@@ -115,7 +115,7 @@ base::StatusOr<std::unique_ptr<Executable>> Accelerator::LoadExecutable(
   pace().Make([&] { error = api()->PJRT_Executable_DeserializeAndLoad(&load); });
   MILLPOND_RETURN_IF_PJRT_ERROR(api(), error, "loading an executable");
   loaded_count_.fetch_add(1, std::memory_order_relaxed);
-  auto executable = Executable::Own(api(), &pace(), load.loaded_executable);
+  auto executable = Executable::Own(api(), &pace(), is_lost_, load.loaded_executable);
   if (executable.ok()) MILLPOND_RETURN_IF_ERROR(CheckIsHere(*executable.value()));
   return executable;
 }
@@ -134,6 +134,10 @@ base::StatusOr<DeviceBuffer> Accelerator::StartUpload(const HostTensor& tensor,
                                 "copying to the accelerator");
   *copied = upload.done_with_host_buffer;
   return DeviceBuffer(api(), upload.buffer);
+}
+
+void Accelerator::CountAsLost() const {
+  if (!is_lost_->exchange(true)) KeepForEver(client_);
 }
 
 bool Accelerator::Responds() const {

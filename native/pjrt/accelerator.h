@@ -135,9 +135,10 @@ class Accelerator {
   DriverPace& pace() const { return client_->pace(); }
   int64_t stall_ns() const { return stall_ns_; }
   // An upload or a run was abandoned, because nothing of it ended for stall_ns. What it holds is
-  // kept for ever, so no other one begins.
-  void CountAsLost() const { is_lost_.store(true); }
-  bool is_lost() const { return is_lost_.load(std::memory_order_relaxed); }
+  // kept for ever, so no other one begins. Nor are programs and the client freed, because the
+  // driver may hang in these calls.
+  void CountAsLost() const;
+  bool is_lost() const { return is_lost_->load(std::memory_order_relaxed); }
   // Copies a word to the accelerator, and waits for it: false if that fails, for another reason
   // than a lack of memory. So it tells what fails on a device from what fails because of it.
   bool Responds() const;
@@ -194,7 +195,7 @@ class Accelerator {
   std::string compile_options_;
   bool is_one_of_several_ = false;
   mutable std::atomic<bool> is_failing_{false};
-  mutable std::atomic<bool> is_lost_{false};
+  const std::shared_ptr<std::atomic<bool>> is_lost_ = std::make_shared<std::atomic<bool>>(false);
   mutable std::atomic<bool> autotunes_{true};
   mutable std::atomic<int64_t> compiled_count_{0};
   mutable std::atomic<int64_t> loaded_count_{0};

@@ -1,5 +1,7 @@
 #include "native/pjrt/executable.h"
 
+#include "native/pjrt/keep_for_ever.h"
+
 namespace millpond::pjrt {
 
 base::StatusOr<std::string> Serialize(const Api& api, PJRT_Executable* executable) {
@@ -29,8 +31,9 @@ base::Status Executable::LookAt(const std::string& while_doing, const Look& look
 }
 
 base::StatusOr<std::unique_ptr<Executable>> Executable::Own(const Api& api, DriverPace* pace,
+                                                            IsLost is_lost,
                                                             PJRT_LoadedExecutable* loaded) {
-  std::unique_ptr<Executable> owner(new Executable(api, pace, loaded));
+  std::unique_ptr<Executable> owner(new Executable(api, pace, std::move(is_lost), loaded));
   constexpr char kDoing[] = "looking at an executable";
   MILLPOND_RETURN_IF_ERROR(owner->LookAt(kDoing, [&](PJRT_Executable* executable) -> base::Status {
     MILLPOND_PJRT_ARGS(PJRT_Executable_NumOutputs, outputs);
@@ -56,6 +59,10 @@ void Executable::CountMemory(PJRT_Executable* executable) {
 }
 
 Executable::~Executable() {
+  if (*is_lost_) {
+    KeepForEver(loaded_);
+    return;
+  }
   MILLPOND_PJRT_ARGS(PJRT_LoadedExecutable_Destroy, destroy);
   destroy.executable = loaded_;
   pace_->Make([&] {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,9 +27,13 @@ void Destroy(const Api& api, PJRT_Executable* executable);
 // request.
 class Executable {
  public:
+  // Says whether the accelerator counts as lost.
+  using IsLost = std::shared_ptr<const std::atomic<bool>>;
+
   // Takes over `loaded`, also if it returns the plugin's error. It is freed at the `pace` of its
-  // client.
+  // client, but never on an accelerator that is lost, because the driver may hang in that call.
   static base::StatusOr<std::unique_ptr<Executable>> Own(const Api& api, DriverPace* pace,
+                                                         IsLost is_lost,
                                                          PJRT_LoadedExecutable* loaded);
   ~Executable();
   Executable(const Executable&) = delete;
@@ -60,8 +65,8 @@ class Executable {
   base::StatusOr<std::string> Serialize() const;
 
  private:
-  Executable(const Api& api, DriverPace* pace, PJRT_LoadedExecutable* loaded)
-      : api_(api), pace_(pace), loaded_(loaded) {}
+  Executable(const Api& api, DriverPace* pace, IsLost is_lost, PJRT_LoadedExecutable* loaded)
+      : api_(api), pace_(pace), is_lost_(std::move(is_lost)), loaded_(loaded) {}
 
   void CountMemory(PJRT_Executable* executable);
   // Calls `look` with what the API tells about the executable, and frees that.
@@ -70,6 +75,7 @@ class Executable {
 
   const Api api_;
   DriverPace* const pace_;
+  const IsLost is_lost_;
   PJRT_LoadedExecutable* const loaded_;
   size_t output_count_ = 0;
   int64_t temporary_bytes_ = 0;
