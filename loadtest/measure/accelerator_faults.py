@@ -169,7 +169,7 @@ def measure_faults(
             with CheckedClients(bench, server, faulty.kills, rows, rate_per_second) as clients:
                 yield clients
             outcomes.extend(clients.traffic.outcomes())
-            faulty.counts["requests_sent_again"] += clients.retried_count
+            faulty.counts["attempts_again"] += clients.retried_count
 
         while faulty.swaps < swaps:
             with asking() as clients:
@@ -222,7 +222,7 @@ class FaultySwaps:
         self.counts = dict.fromkeys(
             (
                 *("rollbacks", "late_count", "killed_in_upload", "removed_in_upload"),
-                *("failed_uploads", "lost_devices", "hung_devices", "requests_sent_again"),
+                *("failed_uploads", "lost_devices", "hung_devices", "attempts_again"),
             ),
             0,
         )
