@@ -17,6 +17,7 @@ from tests.integration.delta_exports import TrainedModel
 from tests.integration.exports import flip_a_byte
 from tests.integration.logs import logged, wait_for_log
 from tests.integration.model_host import ModelHost
+from tests.integration.processes import millpond
 from tests.integration.steady_clients import SteadyClients
 
 NAME = "trained"
@@ -161,6 +162,11 @@ def test_restart_serves_the_last_delta(start_server: StartServer, training: Trai
     with training.clients(server).running() as clients:
         clients.wait_for_answers_of(newest, 3)
     assert clients.failures == []
+    reason = swap_to(server, newest)["delta_restored_in_full"]
+    status = millpond("status", "--target", server.admin_target).stdout
+    assert "no earlier version of the model" in reason
+    assert f"delta restored in full: {reason}" in status
+    assert metric(server, "serving_swap_delta_restored_in_full") == 0
 
 
 def test_delta_beside_a_kept_version_copies_a_table(
