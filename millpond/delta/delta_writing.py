@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import fingerprint_pb2
 
 from millpond.checkpoint_index import CheckpointIndex, index_path, shard_path, write_index
+from millpond.delta.saved_files import read_fingerprint
 from millpond.table_changes import TableChange
 from millpond.version_files import FINGERPRINT_FILE, PREFIX, link_file, written_beside
 from serving.base.errors import from_status
@@ -104,11 +104,14 @@ def _link_part(
 
 
 def write_fingerprint(base: Path, version: Path) -> None:
-    """Writes the base's fingerprint with the hash of this checkpoint, and an id of its own."""
+    """Writes the base's fingerprint with the hash of this checkpoint, and an id of its own.
+
+    Raises OSError, and DataLoss if the base's is damaged.
+    """
     source = base / FINGERPRINT_FILE
     if not source.is_file():
         return
-    fingerprint = fingerprint_pb2.FingerprintDef.FromString(source.read_bytes())
+    fingerprint = read_fingerprint(base)
     contents = np.frombuffer(index_path(version / PREFIX).read_bytes(), np.uint8)
     hashed = tf.fingerprint(contents[np.newaxis]).numpy()
     fingerprint.checkpoint_hash = int.from_bytes(hashed.tobytes(), "little")

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.saved_model.save import export_meta_graph
 
 from millpond.delta.bases import Base
 from millpond.delta.graph_digest import meta_graph_digest
 from millpond.delta.model_root import add_changes, signatures_of, tracked_model
 from millpond.delta.object_graph import read_object_graph
-from millpond.version_files import GRAPH_FILE
+from millpond.delta.saved_files import read_saved_model
 from serving.base.errors import FailedPrecondition
 
 
@@ -29,7 +29,7 @@ def check_graph(
 
     Call it after a restart of the trainer, whose code may have changed: a delta has the base's graph. The
     arguments are those of `export_base`. Traces the signatures, and writes no variables. Raises
-    InvalidArgument as `export_base` does, and OSError.
+    InvalidArgument as `export_base` does, DataLoss, and OSError.
     """
     root = tracked_model(model)
     values = read_object_graph(base.path).values(root)
@@ -43,7 +43,7 @@ def check_graph(
         path = Path(directory, "graph.pb")
         export_meta_graph(root, str(path), served)
         now = meta_graph_pb2.MetaGraphDef.FromString(path.read_bytes())
-    saved = saved_model_pb2.SavedModel.FromString((base.path / GRAPH_FILE).read_bytes())
+    saved = read_saved_model(base.path)
     if meta_graph_digest(now) != meta_graph_digest(saved.meta_graphs[0]):
         raise FailedPrecondition(
             f"the model has another graph than {base.path}, whose graph a delta would have: export a new base"

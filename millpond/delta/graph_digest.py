@@ -10,9 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorflow.core.protobuf import saved_model_pb2
-
-from millpond.version_files import GRAPH_FILE
+from millpond.delta.saved_files import read_saved_model
 
 _INIT_OP = "__saved_model_init_op"
 
@@ -24,9 +22,9 @@ _NAMES = frozenset({"shared_name", "container", "debug_name"})
 def graph_digest(version: Path) -> bytes:
     """The same for two versions with the same signatures that are computed in the same way.
 
-    Counts the keys of variables, and not their values. Raises OSError, and DecodeError of protobuf.
+    Counts the keys of variables, and not their values. Raises OSError, and DataLoss if the graph is damaged.
     """
-    saved = saved_model_pb2.SavedModel.FromString((version / GRAPH_FILE).read_bytes())
+    saved = read_saved_model(version)
     return _digest([meta_graph_digest(meta_graph) for meta_graph in saved.meta_graphs])
 
 

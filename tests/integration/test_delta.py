@@ -958,6 +958,32 @@ def test_damaged_versions_are_an_error(plain: PlainModel, damaged: int) -> None:
         )
 
 
+@pytest.mark.parametrize("damage", [b"\xff" * 200, b""], ids=["other bytes", "empty"])
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_damaged_graph_is_an_error_of_one_line(
+    plain: PlainModel, damaged: int, damage: bytes
+) -> None:
+    from millpond.delta import delta_of_versions
+
+    for version in (1, 2):
+        plain.export(version)
+    path = plain.base_path / str(damaged) / "saved_model.pb"
+    path.write_bytes(damage)
+    with pytest.raises(DataLoss, match=re.escape(f"{path}: it ")):
+        delta_of_versions(
+            plain.base_path / "1", plain.base_path / "2", plain.base_path / "3", table_names=NAMES
+        )
+    assert sorted(path.name for path in plain.base_path.iterdir()) == ["1", "2"]
+
+
+def test_damaged_fingerprint_is_an_error(model: TrainedModel) -> None:
+    path = model.base_path / "1" / "fingerprint.pb"
+    path.write_bytes(b"\xff" * 20)
+    with pytest.raises(DataLoss, match=re.escape(f"{path}: it is damaged")):
+        model.export_delta(2)
+    assert [path.name for path in model.base_path.iterdir()] == ["1"]
+
+
 def test_delta_of_two_bases_is_of_the_first(tmp_path: Path) -> None:
     from millpond.delta import delta_of_versions
 
