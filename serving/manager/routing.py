@@ -40,9 +40,11 @@ class RoutingRequests:
     """The inputs of the routing of one model.
 
     `blocked` versions must not be the default. `fallbacks` are blocked versions that still
-    serve until another version can.
+    serve until another version can. `aspired` versions are those that should serve; others are published
+    until these are, or because a label leads to them.
     """
 
+    aspired: frozenset[int] = frozenset()
     labels: Mapping[str, int] = field(default_factory=dict)
     # The former version of each label. The label leads to it again if its new version is unloaded before
     # it.
@@ -93,10 +95,11 @@ def _choose_default(
 ) -> int | None:
     """Chooses the version for requests without version number; None if no version may answer.
 
-    Prefers the highest version that is neither blocked nor unverified, and not the canary if there is
-    another version. The next choice is the highest version that is not blocked. After that comes a
-    fallback, and at last the blocked version that answers already, which serves on until another version
-    can.
+    Prefers the versions that are neither blocked nor unverified, and not the canary if there is another
+    version. The next choice are the versions that are not blocked. After that come the fallbacks, and at
+    last the blocked version that answers already, which serves on until another version can. Of several
+    the highest that is aspired answers. Otherwise a version that was withdrawn, and that a label keeps in
+    memory, would answer for good.
     """
     here = set(published)
     sound = here - routing_requests.blocked
@@ -105,7 +108,8 @@ def _choose_default(
     verified_choices = verified - {canary_version} or verified
     sound_choices = sound - {canary_version} or sound
     choices = verified_choices or sound_choices or here & routing_requests.fallbacks
-    return max(choices or here & {before.default_version}, default=None)
+    preferred = choices & routing_requests.aspired or choices
+    return max(preferred or here & {before.default_version}, default=None)
 
 
 def canary_after(

@@ -183,6 +183,7 @@ class StreamState:
             former_labels=self.former_labels,
             blocked=self.blocks.versions,
             fallbacks=self.blocks.versions & self.aspired.keys(),
+            aspired=frozenset(self.aspired),
             canary=self.canary,
             unverified=self.unverified,
         )

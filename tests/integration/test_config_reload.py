@@ -174,6 +174,18 @@ def test_reload_moves_base_path_and_policy_as_one(
             assert is_right(array(response.outputs["y"]), ScaleModel.answer(version, X))
 
 
+def test_withdrawn_version_with_label_is_no_default(
+    models: Models, client: Client, caller: Caller
+) -> None:
+    models.drop(models.a, 2)
+    client.reload_config(models.configure({models.a: labelled("stable", 2)}))
+    wait_for_states(client, models.a, {2: AVAILABLE})
+    version_2 = models.base_path(models.a) / "2"
+    version_2.rename(version_2.with_name("2.withdrawn"))
+    wait_for_states(client, models.a, {1: AVAILABLE})
+    assert (answering(caller, models.a), answering(caller, models.a, "stable")) == (1, 2)
+
+
 @pytest.mark.parametrize("poll_wait_seconds", [0, -1])
 def test_reload_changes_version_policy_without_polling(
     start_server: StartServer, tmp_path: Path, scale_model: ScaleModel, poll_wait_seconds: float

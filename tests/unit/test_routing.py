@@ -69,6 +69,27 @@ ROWS: list[tuple[str, Routing, RoutingRequests, set[int], Routing]] = [
         Routing(default_version=1),
     ),
     (
+        "a version that a label keeps is no default beside an aspired one",
+        Routing(default_version=2, labels={"stable": 2}),
+        RoutingRequests(labels={"stable": 2}, aspired=frozenset({1})),
+        {1, 2},
+        Routing(default_version=1, labels={"stable": 2}),
+    ),
+    (
+        "a version that is not aspired answers until an aspired one can",
+        Routing(default_version=2),
+        RoutingRequests(aspired=frozenset({1})),
+        {2},
+        Routing(default_version=2),
+    ),
+    (
+        "an unverified version is no default though it is aspired",
+        NOTHING,
+        RoutingRequests(unverified=frozenset({2}), aspired=frozenset({2})),
+        {1, 2},
+        Routing(default_version=1),
+    ),
+    (
         "an unverified version is no default beside another",
         NOTHING,
         RoutingRequests(unverified=frozenset({2})),

@@ -115,14 +115,20 @@ class WhoMayAnswer:
     # The versions of each label so far, the latest last.
     led_to: dict[str, list[int]] = field(default_factory=dict)
 
-    def fault(self, ready: set[int], blocked: set[int], aspired: set[int], now: Routing) -> str:
-        """Returns why the default is wrong; "" if it is right."""
+    def fault(
+        self, ready: set[int], blocked: set[int], aspired: set[int], wanted: set[int], now: Routing
+    ) -> str:
+        """Returns why the default is wrong; "" if it is right.
+
+        `wanted` are the versions that are aspired now, and `aspired` those that may be a fallback.
+        """
         answering, before = now.default_version, self.answered_before
         self.answered_before = answering
         sound = ready - blocked
         verified = sound - self.unverified
         if verified:
-            return "" if answering == max(verified) else f"not the highest of {verified}"
+            right = max(verified & wanted or verified)
+            return "" if answering == right else f"not {right} of {verified}, aspired {wanted}"
         if sound:
             return "" if answering in sound else f"none of {sound}, which are only unverified"
         may = (ready & aspired) | (ready & {before} if before is not None else set())
@@ -572,6 +578,7 @@ class DecidedStream:
     def who_may_answer(self, before: StreamState) -> None:
         state, routing, ready = self.state, self.state.routing, self.in_state(AVAILABLE)
         is_same = routing is before.routing and state.harnesses is before.harnesses
+        is_same = is_same and state.aspired is before.aspired
         if is_same and state.blocks is before.blocks and state.labels is before.labels:
             return
         assert ready == set(state.ready_versions)
@@ -585,7 +592,7 @@ class DecidedStream:
         assert self.model.unverified == state.unverified
         # A version that was the fallback as its load ended serves, though another one is awaited.
         aspired = state.aspired.keys() | before.aspired.keys() & new
-        fault = self.model.fault(ready, blocked, aspired, routing)
+        fault = self.model.fault(ready, blocked, aspired, {*state.aspired}, routing)
         assert not fault, f"{routing.default_version} answers: {fault}"
         for label, version in state.labels.items():
             fault = self.model.label_fault(label, version, ready, routing)
