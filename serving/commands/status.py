@@ -193,6 +193,12 @@ def _remarks(name: str, model: Mapping[str, Any], now_wall_ns: int) -> list[str]
         lines.append(f"{name}: canary {model['canary_version']}: {progress}")
     for label, version in model.get("waiting_labels", {}).items():
         lines.append(f"{name}: label {label} waits for version {version}, which is not AVAILABLE")
+    # Servers of earlier releases do not send "other_files".
+    for number, directory in model.get("other_files", {}).items():
+        lines.append(
+            f"{name}: version {number} serves the files that it has loaded, and {directory} has "
+            "others; drop these under a new version"
+        )
     for version in model["versions"]:
         subject = f"{name}: version {version['version']}"
         lines += _transfer_remarks(subject, version)

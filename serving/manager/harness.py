@@ -102,6 +102,8 @@ class LoaderHarness:
     # True if the load should stop at its next stage.
     is_cancelled: bool = False
     is_leaving: bool = False
+    # True if it serves, and was found again with other files than it has loaded.
+    has_other_files: bool = False
     # True if it is unloaded so that a load of its model has its memory, which no other model may have then.
     makes_room: bool = False
     # The loaded version while it is AVAILABLE or UNLOADING. No decision reads it.
@@ -262,6 +264,18 @@ class LoaderHarness:
         if not self.is_load_under_way:
             ended = self._move(END, now, health=Health.of(_cancelled(self.id)))
         return replace(ended, is_cancelled=True, retry_at_ns=None)
+
+    def found_again(self, aspired: AspiredVersion) -> "LoaderHarness":
+        """Takes what the source has found for a version that serves already.
+
+        Remembers if these are other files than it has loaded, also those of another base path. The fingerprint
+        stays that of the loaded files, so that a directory that was moved away and back is no change.
+        """
+        loaded, found = self.aspired.fingerprint, aspired.fingerprint
+        is_same = loaded is not None and found is not None and found.has_the_files_of(loaded)
+        return replace(
+            self, aspired=replace(aspired, fingerprint=loaded), has_other_files=not is_same
+        )
 
     def begin_unload(self, now: Now, *, makes_room: bool = False) -> "LoaderHarness":
         """Moves from AVAILABLE to UNLOADING."""

@@ -1,7 +1,5 @@
 """The lives of a stream: which begin, are cancelled or dropped as the aspired versions change. Pure."""
 
-from dataclasses import replace
-
 from serving.core.servable import AVAILABLE, END, LOADING, START, ServableId
 from serving.manager.harness import LoaderHarness
 from serving.manager.turn import StopLoad, Turn
@@ -19,15 +17,21 @@ def apply_aspired(turn: Turn) -> None:
         if not is_there and state in (START, LOADING) and not harness.is_cancelled:
             _cancel(turn, harness)
         elif files is not None and state is AVAILABLE and files != harness.aspired:
-            turn.state = turn.state.with_harness(replace(harness, aspired=files))
-            turn.log(
-                "warning",
-                "live_version_files_changed",
-                version=version,
-                remedy="it serves the files that were loaded; drop other files under a new version",
-            )
+            _find_again(turn, harness.found_again(files))
     # Now and not at the next decision: a later event may aspire a version again that is omitted now.
     reconcile(turn)
+
+
+def _find_again(turn: Turn, harness: LoaderHarness) -> None:
+    turn.state = turn.state.with_harness(harness)
+    if harness.has_other_files:
+        turn.log(
+            "warning",
+            "live_version_files_changed",
+            version=harness.id.version,
+            directory=harness.aspired.directory,
+            remedy="it serves the files that were loaded; drop other files under a new version",
+        )
 
 
 def _cancel(turn: Turn, harness: LoaderHarness) -> None:

@@ -56,6 +56,8 @@ class StreamStatus:
     # The progress of a canary towards its judgement, and the rule, for people; "" without a canary.
     canary_progress: str = ""
     previous: int | None = None
+    # The directory of each version that serves and has loaded other files than are there now.
+    other_files: Mapping[int, str] = field(default_factory=dict)
     # Blocked versions, as numbers and as the rows of `blocked_versions.as_rows`.
     blocked: tuple[int, ...] = ()
     blocked_versions: Sequence[Mapping[str, Any]] = ()
@@ -349,6 +351,11 @@ class StreamState:
             canary_weight=routing.canary_weight,
             canary_progress=self._canary_progress(routing.canary_version),
             previous=self.previous(),
+            other_files={
+                version: harness.aspired.directory
+                for version, harness in self.harnesses.items()
+                if harness.is_ready and harness.has_other_files
+            },
             blocked=tuple(sorted(self.blocks.versions)),
             blocked_versions=as_rows(self.blocks.by_version),
         )

@@ -3,6 +3,7 @@ config`.
 """
 
 import itertools
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,23 @@ def test_reload_moves_base_path_and_policy_as_one(
         for version in (1, 2, 3):
             response = caller.predict(request_for(models.a, version=version))
             assert is_right(array(response.outputs["y"]), ScaleModel.answer(version, X))
+
+
+def test_same_version_in_new_base_path_is_in_status(
+    server: ModelServer, models: Models, client: Client, caller: Caller
+) -> None:
+    other = models.directory / "other"
+    shutil.copytree(models.base_path(models.a), other)
+    remark = f"{models.a}: version 1 serves the files that it has loaded, and {other}/1 has others"
+
+    def status() -> str:
+        return millpond("status", models.a, f"--target={server.admin_target}").stdout
+
+    client.reload_config(models.configure({models.a: ""}, base_path=other))
+    wait_until(lambda: remark in status(), remark)
+    assert answering(caller, models.a) == 1
+    client.reload_config(models.configure({models.a: ""}))
+    wait_until(lambda: remark not in status(), "no remark")
 
 
 def test_withdrawn_version_with_label_is_no_default(

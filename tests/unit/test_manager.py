@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from serving.base.clock import SystemClock
 from serving.base.errors import StatusCode
 from serving.base.executor import ThreadExecutor
+from serving.base.fingerprint import Fingerprint
 from serving.core.aspired_version_policy import POLICIES, Action, AvailabilityPreserving
 from serving.core.model_settings import PolicyName
 from serving.core.servable import (
@@ -319,6 +320,33 @@ def test_manager_does_not_retry_in_a_former_directory(world: World) -> None:
     world.run_all()
     assert world.states() == {1: AVAILABLE}
     assert world.loading.directories == {ServableId("m", 1): "/moved/1"}
+
+
+def files(ctime_ns: int, own_ctime_ns: int = 0) -> Fingerprint:
+    """A version's directory with one file."""
+    return Fingerprint((("", 0, 0, own_ctime_ns), ("saved_model.pb", 10, 0, ctime_ns)))
+
+
+def test_manager_shows_other_files_of_live_version(world: World) -> None:
+    def find(directory: str, found_at_ns: int, seen: Fingerprint) -> dict[int, str]:
+        version = AspiredVersion(
+            version=1, directory=directory, found_at_ns=found_at_ns, fingerprint=seen
+        )
+        world.manager.set_aspired("m", [version])
+        world.manager.tick()
+        world.run_all()
+        status = world.stream_status()
+        assert status is not None
+        return dict(status.other_files)
+
+    with capture_logs() as logs:
+        assert find("/m/1", 1, files(5)) == {}
+        # Moved away and back: only the directory itself has another ctime.
+        assert find("/m/1", 2, files(5, own_ctime_ns=6)) == {}
+        assert find("/other/1", 3, files(7)) == {1: "/other/1"}
+        assert find("/m/1", 4, files(5)) == {}
+    changes = [log for log in logs if log["event"] == "live_version_files_changed"]
+    assert [(log["version"], log["directory"]) for log in changes] == [(1, "/other/1")]
 
 
 def test_manager_bug_in_a_load_is_failed_load(world: World) -> None:
