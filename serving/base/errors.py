@@ -139,6 +139,14 @@ class DoesNotFitBeside(ResourceExhausted):
         self.missing_bytes = missing_bytes
 
 
+class FitsNowhere(ResourceExhausted):
+    """A version needs more memory than all versions together may take: no unload makes room for it."""
+
+    @property
+    def is_transient(self) -> bool:
+        return False
+
+
 class Unavailable(OperatorError):
     """A disk, a network or a port is not available now, but may be later."""
 

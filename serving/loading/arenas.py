@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from serving.base.errors import DoesNotFitBeside, ResourceExhausted
+from serving.base.errors import DoesNotFitBeside, FitsNowhere, ResourceExhausted
 from serving.core.servable import ServableId
 from serving.data_plane.loads import MemoryPlan, SavedModelLoad, SlabPool
 from serving.data_plane.servables import ArenaRemains, Servable
@@ -243,6 +243,11 @@ class Arenas:
         limit_bytes = self._limits.limit_bytes
         room_bytes = self._room_bytes(servable_id.name)
         held_bytes += room_bytes
+        if limit_bytes and own_bytes > limit_bytes:
+            raise FitsNowhere(
+                f"{servable_id} needs {_mb(own_bytes)} of memory, and --model_memory_limit_bytes is "
+                f"{_mb(limit_bytes)} for all versions together; raise it"
+            )
         if limit_bytes and held_bytes + own_bytes > limit_bytes:
             rooms = (
                 f" and {_mb(room_bytes)} are for models that unloaded a version"

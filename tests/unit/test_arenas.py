@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from serving.base.errors import Cancelled, DoesNotFitBeside, ResourceExhausted
+from serving.base.errors import Cancelled, DoesNotFitBeside, FitsNowhere, ResourceExhausted
 from serving.core.servable import ServableId
 from serving.data_plane.servables import ArenaRemains
 from serving.loading.arenas import Arenas, MemoryLimits, report_remains
@@ -343,9 +343,9 @@ def test_arenas_refusal_has_the_bytes_that_are_missing() -> None:
 def test_arenas_version_that_never_fits() -> None:
     memory = arenas(FakeSlabPool(), limit=1_000 * MB)
     memory.take(ServableId("m", 6), load_of(600 * MB))
-    with pytest.raises(ResourceExhausted) as raised:
+    with pytest.raises(FitsNowhere, match=r"needs 1,001\.0 MB.* is 1,000\.0 MB for all") as raised:
         memory.take(ID, load_of(1_001 * MB))
-    assert type(raised.value) is ResourceExhausted
+    assert not raised.value.is_transient
 
 
 def test_arenas_forget_spares_of_versionless_model() -> None:
