@@ -181,7 +181,7 @@ def test_version_above_memory_limit_is_never_read(
             offset_count=9 * OFFSET_COUNT,
             prepare=lambda directory: flip_a_byte(directory / LARGE_SHARD, 0),
         )
-        assert_refused(2, "needs 3", "the loaded versions")
+        assert_refused(2, "needs 3", "for all versions together")
         clients.wait_for_answers_of(1, 10)
         # One version of 20 MB fits, and a second one does not: old and new are in memory together
         # during a swap.
