@@ -1,6 +1,8 @@
 #include "native/inference/infer.h"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <utility>
 
 #include "native/base/limits.h"
@@ -16,9 +18,6 @@ using base::Status;
 
 constexpr std::string_view kSignatureName = "signature_name";
 constexpr std::string_view kSharedMemoryPrefix = "shared_memory_";
-
-// A version number has at most 18 digits, so that it fits in an int64_t: 2^63 has 19 digits.
-constexpr size_t kMaxVersionDigits = 18;
 
 Status Unsupported(const InferParameter& parameter, const char* remedy) {
   return {base::Code::kUnimplemented,
@@ -40,6 +39,10 @@ Status CheckTensorParameter(const InferParameter& parameter) {
 
 Status CheckParameters(const InferRequest& request) {
   for (const InferParameter& parameter : request.parameters) {
+    if (parameter.name == kSignatureName && parameter.IsSet() && parameter.text.empty()) {
+      return {base::Code::kInvalidArgument,
+              "parameter 'signature_name' is no text; it takes the name of a signature"};
+    }
     if (parameter.name == "sequence_id" && parameter.IsSet()) {
       return Unsupported(parameter, "models keep no state between requests; leave it out");
     }
@@ -164,17 +167,21 @@ void DescribeOutputs(const tensor::Signature& signature, const tensor::OutputSet
 
 }  // namespace
 
+// The number of a version that a text of digits names, unless it is above all versions.
+std::optional<int64_t> VersionNumber(std::string_view text) {
+  if (text.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+  int64_t number = 0;
+  const std::from_chars_result read = std::from_chars(text.begin(), text.end(), number);
+  if (read.ec != std::errc{}) return std::nullopt;
+  return number;
+}
+
 void SetModelVersion(const std::string& model_version, ModelSpec* spec) {
   spec->version.reset();
   spec->version_label.reset();
   if (model_version.empty()) return;
-  const bool is_number = model_version.size() <= kMaxVersionDigits &&
-                         model_version.find_first_not_of("0123456789") == std::string::npos;
-  if (is_number) {
-    spec->version = std::stoll(model_version);
-  } else {
-    spec->version_label = model_version;
-  }
+  spec->version = VersionNumber(model_version);
+  if (!spec->version) spec->version_label = model_version;
 }
 
 Status PrepareInfer(const servable::Servable& servable, const InferRequest& request,

@@ -15,15 +15,17 @@ from serving.manager.state_monitor import StateMonitor
 from serving.manager.streams import Streams
 from serving.reload.served_models import ServedModels
 from serving.rpc.health import HealthReporter, why_unavailable
-
-VERSION_DIGITS_MAX = 18
-"""The most digits of a version's number (see `SetModelVersion` in the data plane)."""
+from serving.source.listing import VERSION_MAX
 
 
 def version_number(version: str) -> int | None:
-    """Reads the number of a version's name; None if the name is a label. Pure."""
-    is_number = version.isascii() and version.isdecimal() and len(version) <= VERSION_DIGITS_MAX
-    return int(version) if is_number else None
+    """Reads the number of a version's name; None if the name is a label, as in `SetModelVersion`. Pure."""
+    if not (version.isascii() and version.isdecimal()):
+        return None
+    digits = version.lstrip("0") or "0"
+    # Python reads no number of thousands of digits.
+    is_short = len(digits) <= len(str(VERSION_MAX))
+    return int(digits) if is_short and int(digits) <= VERSION_MAX else None
 
 
 class InferenceQuestions:

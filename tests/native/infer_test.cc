@@ -90,6 +90,8 @@ TEST_F(InferTest, TheParameterSignatureNameSelectsAnotherSignature) {
   EXPECT_EQ(reply_.tensors.storage().tensors[0].bytes, RawOf<int64_t>({-5}));
   request_.parameters = {{"signature_name", "q"}};
   ExpectRefused(Code::kFailedPrecondition, "\"q\" not found");
+  request_.parameters = {{"signature_name", "", 3}};
+  ExpectRefused(Code::kInvalidArgument, "it takes the name of a signature");
 }
 
 TEST(InferDefaults, AnInputThatIsNotSentHasItsDefault) {
@@ -202,6 +204,15 @@ TEST(SetModelVersionTest, NothingIsTheDefaultANumberAVersionAndElseALabel) {
   SetModelVersion("stable", &spec);
   EXPECT_EQ(spec.version, std::nullopt);
   EXPECT_EQ(spec.version_label, "stable");
+  // An export may be numbered by the time in nanoseconds.
+  SetModelVersion("1796022015288487000", &spec);
+  EXPECT_EQ(spec.version, 1796022015288487000);
+  SetModelVersion("00000000000000000000009223372036854775807", &spec);
+  EXPECT_EQ(spec.version, INT64_MAX);
+  EXPECT_EQ(spec.version_label, std::nullopt);
+  SetModelVersion("9223372036854775808", &spec);
+  EXPECT_EQ(spec.version, std::nullopt);
+  EXPECT_EQ(spec.version_label, "9223372036854775808");
   // A version can never have this number: the text finds no label and is refused as one.
   SetModelVersion("99999999999999999999", &spec);
   EXPECT_EQ(spec.version_label, "99999999999999999999");

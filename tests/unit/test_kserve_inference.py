@@ -173,7 +173,11 @@ def test_unparsable_request_is_refused(world: World) -> None:
         ("", None),
         ("-1", None),
         ("stable", None),
+        ("1796022015288487000", 1796022015288487000),
+        ("0" * 22 + str(2**63 - 1), 2**63 - 1),
+        (str(2**63), None),
         ("9" * 19, None),
+        ("9" * 5_000, None),
         ("١", None),
     ],
 )
