@@ -29,7 +29,7 @@ from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to  # noqa
 from tests.integration.exports import ScaleModel  # noqa: E402
 from tests.integration.held import Held  # noqa: E402
 from tests.integration.model_host import HostedModel, ModelHost  # noqa: E402
-from tests.integration.warm_servers import model_server  # noqa: E402
+from tests.integration.warm_servers import WarmModelServer, WarmProcess  # noqa: E402
 from tests.integration.wire_servers import StartWire, start_wire_server  # noqa: E402
 
 StartServer = Callable[..., ModelServer]
@@ -109,7 +109,7 @@ class _BackgroundStops:
 def _servers(
     tmp_path_factory: pytest.TempPathFactory, stops: _BackgroundStops, *, starts_warm: bool
 ) -> Iterator[StartServer]:
-    make = model_server if starts_warm else ModelServer
+    make = WarmModelServer if starts_warm else ModelServer
     with ExitStack() as stack:
 
         def start(**arguments: object) -> ModelServer:
@@ -141,6 +141,14 @@ def background_stops() -> Iterator[_BackgroundStops]:
 def starts_warm() -> bool:
     """True if servers of the module are forked with their modules imported (`warm_servers.py`)."""
     return True
+
+
+@pytest.fixture(scope="module")
+def warm_load_tests() -> Iterator[None]:
+    """Lets the servers of `loadtest`, which runs in this process, start warm too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ModelServer, "process_type", WarmProcess)
+        yield
 
 
 @pytest.fixture

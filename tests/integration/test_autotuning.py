@@ -360,6 +360,7 @@ def test_a_server_that_ends_leaves_no_process(
     model = server.host.model(settings=PJRT).serve(layers[0])
     serve_untuned(server, model, layers[1])
     children = server.child_pids()
+    assert list(tmp_path.glob("millpond-programs-*"))
     if how == signal.SIGTERM:
         model.server.stop()
         assert not list(tmp_path.glob("millpond-programs-*"))

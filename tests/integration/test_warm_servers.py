@@ -2,15 +2,20 @@
 
 import os
 import signal
+import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serving import ModelServer
+from serving.base.errors import Unavailable
+from tests.integration import warm_servers
 from tests.integration.clients import wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.processes import mapped_files
-from tests.integration.warm_servers import model_server
+from tests.integration.warm_servers import WarmModelServer
 
 STATUS_FIELDS = ("PPid", "SigBlk", "SigIgn", "SigCgt", "Umask", "Cpus_allowed", "NoNewPrivs")
 
@@ -28,7 +33,7 @@ def described(server: ModelServer) -> dict[str, object]:
 
 @pytest.fixture
 def cold(start_server: StartServer, base_path: Path) -> ModelServer:
-    return start_server(base_path=base_path, environment={"COLD": "1"})
+    return start_server(base_path=base_path, environment={"PYTHON_COLD": "1"})
 
 
 @pytest.fixture
@@ -37,12 +42,29 @@ def warm(start_server: StartServer, base_path: Path) -> ModelServer:
 
 
 def test_warm_server_is_forked_and_a_cold_one_executed(cold: ModelServer, warm: ModelServer):
-    assert type(cold) is ModelServer
-    assert type(warm) is not ModelServer
     command_lines = [
         Path(f"/proc/{server.process_id}/cmdline").read_text() for server in (cold, warm)
     ]
     assert ["tests.integration.warm_servers" in line for line in command_lines] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"command": (sys.executable, "-c", "pass", "serving")},
+        {"supervise": True},
+        {"allocator": "glibc"},
+        {"environment": {"LD_LIBRARY_PATH": "/nowhere"}},
+    ],
+)
+def test_start_that_is_not_the_usual_one_is_cold(
+    arguments: dict[str, Any], base_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(warm_servers, "_warm", lambda: pytest.fail("it was forked"))
+    server = WarmModelServer(base_path=base_path, **arguments)
+    with suppress(Unavailable):
+        server.start()
+    server.kill()
 
 
 def test_warm_server_has_what_a_cold_one_has(cold: ModelServer, warm: ModelServer):
@@ -65,7 +87,7 @@ def test_warm_servers_streams_are_its_own(warm: ModelServer, start_server: Start
 
 
 def test_wrong_flag_of_a_warm_server_is_status_2(base_path: Path, tmp_path: Path):
-    server = model_server(base_path=base_path, log_path=tmp_path / "log", port="no port")
+    server = WarmModelServer(base_path=base_path, log_path=tmp_path / "log", port="no port")
     with pytest.raises(Exception, match="ended with status 2"):
         server.start()
     assert "no port" in (tmp_path / "log").read_text()

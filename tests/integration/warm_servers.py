@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,24 +31,28 @@ _PR_SET_CHILD_SUBREAPER = 36
 _STDOUT = 1
 # Room for a command line and an environment.
 _REQUEST_BYTES = 1 << 17
-# Their effect is on the start itself: such a server starts by its command line.
-_COLD = frozenset({"command", "environment", "supervise", "allocator"})
+# A server starts by its command line if that is another one, or if one of these flags or variables, whose effect is
+# on the start itself, is given.
+_COMMAND = (sys.executable, "-m", "serving", "serve")
+_COLD_FLAGS = ("--supervise", "--allocator")
+_COLD_VARIABLES = ("LD_", "MALLOC_", "PYTHON", "TF_")
 # A thread of jemalloc's would not be in the forks, so each of them starts its own.
 _MALLOC_CONF = launcher.DEFAULT_MALLOC_CONF.replace(
     "background_thread:true", "background_thread:false"
 )
 
 
-def model_server(**arguments: Any) -> ModelServer:
-    """A `ModelServer` that starts warm, unless one of its arguments is about the start itself."""
-    return (ModelServer if _COLD & arguments.keys() else _WarmModelServer)(**arguments)
+class WarmProcess(subprocess.Popen[bytes]):
+    """Forks a server where `Popen` would execute it, unless its command line or environment is about the start itself.
 
-
-class _WarmProcess(subprocess.Popen[bytes]):
-    """Forks a server where another process would execute it. Knows the private parts of `Popen`."""
+    Knows the private parts of `Popen`.
+    """
 
     def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
         environment, streams = rest[5], rest[9:15]
+        if not _can_be_forked(args, environment):
+            super()._execute_child(args, *rest)  # type: ignore[misc]
+            return
         stdin, _, _, stdout, _, stderr = streams
         assert stdout == -1, "the standard output is that of the tests"
         self.pid = _warm().fork(args, environment, (stdin, _STDOUT, stderr))
@@ -55,8 +60,19 @@ class _WarmProcess(subprocess.Popen[bytes]):
         self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
 
 
-class _WarmModelServer(ModelServer):
-    process_type = _WarmProcess
+def _can_be_forked(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    changed = {name for name, _ in environment.items() ^ os.environ.items()}
+    return (
+        tuple(command[: len(_COMMAND)]) == _COMMAND
+        and not any(word.startswith(_COLD_FLAGS) for word in command)
+        and not any(name.startswith(_COLD_VARIABLES) for name in changed)
+    )
+
+
+class WarmModelServer(ModelServer):
+    """A `ModelServer` that starts warm."""
+
+    process_type = WarmProcess
 
 
 class _Warm:
@@ -145,6 +161,8 @@ def _serve(request: Mapping[str, Any], streams: Sequence[int]) -> int:
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    # Found anew from the environment.
+    tempfile.tempdir = None
     sys.orig_argv = request["command"]
     sys.argv = ["serving", *request["command"][3:]]
     enabled = ctypes.c_bool(True)
