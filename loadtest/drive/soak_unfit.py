@@ -34,15 +34,7 @@ class UnfitVersion:
         self._directory = directory
         self._base_path = base_path
         self._export = directory / "unfit"
-        command = [
-            sys.executable,
-            "-m",
-            "loadtest.drive.soak_unfit",
-            str(source),
-            str(self._export),
-        ]
-        if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
-            raise InvalidConfig(f"the unfit version could not be made from {source}; see above")
+        write_spoiled(source, self._export)
         add_golden_answers(self._export / WARM_UP_FILE, table_rows)
 
     def drop(self, version: int) -> None:
@@ -50,6 +42,13 @@ class UnfitVersion:
         partial = self._directory / f"{version}.partial"
         shutil.copytree(self._export, partial, copy_function=os.link)
         partial.rename(self._base_path / str(version))
+
+
+def write_spoiled(source: Path, target: Path) -> None:
+    """Runs `spoil` in a process of its own. Raises InvalidConfig if it fails."""
+    command = [sys.executable, "-m", "loadtest.drive.soak_unfit", str(source), str(target)]
+    if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
+        raise InvalidConfig(f"the unfit version could not be made from {source}; see above")
 
 
 def add_golden_answers(path: Path, table_rows: int) -> None:

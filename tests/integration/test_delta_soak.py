@@ -6,6 +6,8 @@ from loadtest.commands.delta_soak import DeltaSoakResult, DeltaSoakSetup, delta_
 from loadtest.measure.delta_events import EVENTS
 from serving.base.clock import SystemClock
 
+pytestmark = pytest.mark.usefixtures("warm_load_tests")
+
 SHORT = DeltaSoakSetup(
     delta_count=32,
     seconds_per_delta=0.05,

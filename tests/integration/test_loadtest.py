@@ -26,6 +26,8 @@ from serving.base.errors import StatusCode
 from tests.integration.conftest import StartServer
 from tests.integration.kept_exports import kept_demo_model
 
+pytestmark = pytest.mark.usefixtures("warm_load_tests")
+
 TABLE_ROWS = 1_000
 LOAD = ["--rate=200", "--rows=3", f"--table-rows={TABLE_ROWS}"]
 # Half of these ids are beyond the served tables. Their answers come from the remainder of the id

@@ -12,10 +12,18 @@ from loadtest.__main__ import main
 from loadtest.commands import gpu
 from loadtest.drive.ctr_deltas import prepare_deltas
 from loadtest.drive.demo_model import prepare_model
-from loadtest.measure import accelerator_swaps, closed_rates, saturation, scenario
+from loadtest.measure import (
+    accelerator_parts,
+    accelerator_swaps,
+    closed_rates,
+    saturation,
+    scenario,
+)
 from loadtest.measure.accelerator_parts import DIFFERENCE_MAX
 from tests.integration.accelerators import plugin_path
 from tests.integration.kept_exports import kept_export
+
+pytestmark = pytest.mark.usefixtures("warm_load_tests")
 
 PARTS = (
     *("equality", "alone", "rates", "host_rates", "swap", "tail", "rollback", "neighbours"),
@@ -46,9 +54,13 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scenario, "_SETTLE_SECONDS", 0.5)
     monkeypatch.setattr(scenario, "_STEADY_SECONDS_MIN", 1)
     monkeypatch.setattr(saturation, "_RUN_SECONDS", 0.3)
-    monkeypatch.setattr(closed_rates, "_WARM_UP_SECONDS", 0.1)
+    monkeypatch.setattr(closed_rates, "_WARM_UP_SECONDS", 0.02)
+    # A request to the plugin takes milliseconds of a core, and no figure below depends on their number.
+    monkeypatch.setattr(saturation, "_PROBE_REQUEST_COUNT", 200)
+    monkeypatch.setattr(accelerator_parts, "_ALONE_REQUEST_COUNT", 50)
+    monkeypatch.setattr(accelerator_swaps, "_ROLLBACK_COUNT", 5)
     monkeypatch.setattr(accelerator_swaps, "_SWAP_INTERVAL_SECONDS", 1)
-    monkeypatch.setattr(accelerator_swaps, "_SHARE", 0.1)
+    monkeypatch.setattr(accelerator_swaps, "_SHARE", 0.03)
     monkeypatch.setattr(accelerator_swaps, "_BUSY_FACTOR", 0.1)
     monkeypatch.setattr(gpu, "keep_to_client_cores", lambda cores: None)
 
@@ -139,7 +151,7 @@ def test_gpu_replicas_of_many_generators(models: Path, tmp_path: Path):
     # Together they have more in flight than a model usually may have.
     sizes = [size for size in SIZES if not size.startswith(("--generators", "--rate-rows"))]
     arguments = ("gpu", f"--accelerator=pjrt:{plugin_path()}", "--parts=replicas", *sizes)
-    options = ("--rate-rows=9", "--generators=3", "--seconds=0.5", f"--json={path}")
+    options = ("--rate-rows=9", "--generators=3", "--seconds=0.2", f"--json={path}")
     assert main([*arguments, *options, f"--models={models}"]) == 0
     part = json.loads(path.read_text())["parts"]["replicas"]
     one, many = (part[name]["9"] for name in ("one_device", "all_devices"))

@@ -9,12 +9,36 @@ import pytest
 from rich.console import Console
 
 from loadtest.commands import soak
+from loadtest.drive import soak_unfit
+from loadtest.drive.demo_model import DemoModel
+from loadtest.drive.mixing_model import write_mixing_model
 from loadtest.drive.soak_events import OPENING
-from tests.integration.kept_exports import kept_demo_model
+from loadtest.drive.soak_unfit import write_spoiled
+from tests.integration.kept_exports import kept_demo_model, kept_export
+
+pytestmark = pytest.mark.usefixtures("warm_load_tests")
 
 SHORT_SECONDS = 8
 LONG_SECONDS = 60 * float(os.environ.get("MILLPOND_SOAK_MINUTES", "30"))
 RATE_PER_SECOND = 100
+
+
+@pytest.fixture(autouse=True)
+def kept_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the models that the soak makes beside the demo's: each takes an import of TensorFlow."""
+    mixing = kept_export("mixing", write_mixing_model, ("loadtest/drive/mixing_model.py",))
+    monkeypatch.setattr(soak, "write_mixing_model", lambda path: shutil.copytree(mixing, path))
+
+    def make_spoiled(directory: Path) -> None:
+        models = kept_demo_model(soak.DEFAULT_TABLE_ROWS)
+        base_path = DemoModel.below(models, soak.DEFAULT_TABLE_ROWS).base_path
+        write_spoiled(base_path / "1", directory / "spoiled")
+
+    sources = ("serving/commands", "loadtest/drive/demo_model.py", "loadtest/drive/soak_unfit.py")
+    spoiled = kept_export("spoiled", make_spoiled, (*sources, "warmup")) / "spoiled"
+    monkeypatch.setattr(
+        soak_unfit, "write_spoiled", lambda source, target: shutil.copytree(spoiled, target)
+    )
 
 
 @pytest.mark.parametrize(
