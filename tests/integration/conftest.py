@@ -46,10 +46,10 @@ _started: list[ModelServer] = []
 _LONGEST = tuple(
     f"test_{name}.py"
     for name in (
-        *("loadtest", "loadtest_gpu", "documents", "object_storage", "accelerator", "page"),
-        *("loadtest_fresh", "delta", "life_of_server", "soak", "interop", "row_analysis"),
-        *("config_reload", "tracing", "dashboards", "request_counts", "arenas", "supervisor"),
-        *("request_log", "out_of_descriptors", "batching", "autotuning"),
+        *("loadtest_gpu", "loadtest", "accelerator", "documents", "autotuning", "object_storage"),
+        *("interop", "loadtest_fresh", "arenas", "life_of_server", "row_analysis", "page"),
+        *("soak", "delta", "request_log", "batching", "tracing", "supervisor", "version_life"),
+        *("config_reload", "dashboards", "request_counts", "out_of_descriptors"),
     )
 )
 

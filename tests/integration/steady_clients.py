@@ -21,8 +21,8 @@ Exchange = tuple[predict_pb2.PredictRequest, Callable[[Any], str]]
 """A request, and a function that returns the fault of an answer to it, or "" if it is right."""
 
 
-# Some hundred requests per second and client: without a pause, the clients would take all cores.
-_PAUSE_SECONDS = 0.002
+# Two hundred requests per second and client: without a pause, the clients would take all cores.
+_PAUSE_SECONDS = 0.004
 _clock = SystemClock()
 
 

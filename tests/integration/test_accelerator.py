@@ -356,7 +356,14 @@ def test_numbers_that_a_graph_draws_are_the_cpus(host: ModelHost, drawn: Path) -
             assert noise == pytest.approx(NOISE, abs=1e-6)
 
 
-def test_random_graphs_answer_as_tensorflow_does(host: ModelHost, random_graphs: Path) -> None:
+def test_random_graphs_answer_as_tensorflow_does(
+    start_server: StartServer,
+    tmp_path: Path,
+    host_flags: Mapping[str, object],
+    random_graphs: Path,
+) -> None:
+    # Two sizes are enough to fill runs up and to split them, and each takes seconds to compile.
+    host = ModelHost(start_server, tmp_path, **{**host_flags, "accelerator_rows": "1,4"})
     model = host.model(prefix="random", settings=THERE)
     model.serve(random_graphs / "1")
     answers = np.load(random_graphs / "answers.npz")

@@ -31,7 +31,7 @@ from warmup.prediction_log import WARM_UP_FILE, Log, write_logs
 X = np.array([1.0, 2.5, -3.0], np.float32)
 
 # Far above the time of the predecessor, and above the noise of a machine.
-SLOW_SECONDS = 0.2
+SLOW_SECONDS = 0.1
 
 
 class GatedModels:

@@ -84,7 +84,7 @@ def test_reply_larger_than_request(client: ModeClient):
 
 
 def test_concurrent_large_unary(client: ModeClient):
-    requests = [echo_bytes_request(LARGE_REQUEST_BYTES, seed) for seed in range(20)]
+    requests = [echo_bytes_request(LARGE_REQUEST_BYTES, seed) for seed in range(8)]
     outcomes = client.call_all(PREDICT, requests)
     for outcome, request in zip(outcomes, requests):
         assert_is_echo(outcome, request)

@@ -4,7 +4,8 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,9 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 address, directory = sys.argv[1:]
-tf.profiler.experimental.client.trace(address, directory, 2000)
+print("ready", flush=True)
+sys.stdin.readline()
+tf.profiler.experimental.client.trace(address, directory, 1000)
 monitored = tf.profiler.experimental.client.monitor(address, 500, 2)
 saved = {}
 for path in tf.io.gfile.glob(f"{directory}/plugins/profile/*/*"):
@@ -71,27 +74,40 @@ def server(start_module_server: StartServer, base_path: Path) -> ModelServer:
     return server
 
 
-def run_stock_client(target: str, directory: Path) -> dict[str, Any]:
-    ran = subprocess.run(
+@contextmanager
+def stock_client(target: str, directory: Path) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Starts the stock client, which has imported TensorFlow then. Yields what lets it run, and returns its output."""
+    with subprocess.Popen(
         [sys.executable, "-c", STOCK_CLIENT, f"grpc://{target}", str(directory)],
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=CLIENT_SECONDS,
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    # TensorFlow's own lines come from a buffer of C, before or after that of Python.
-    (line,) = (line for line in ran.stdout.splitlines() if line.startswith("{"))
-    printed: dict[str, Any] = json.loads(line)
-    return printed
+    ) as process:
+        assert process.stdout is not None
+
+        def run() -> dict[str, Any]:
+            output, errors = process.communicate("\n", timeout=CLIENT_SECONDS)
+            assert process.returncode == 0, errors[-3000:]
+            # TensorFlow's own lines come from a buffer of C, before or after that of Python.
+            (line,) = (line for line in output.splitlines() if line.startswith("{"))
+            printed: dict[str, Any] = json.loads(line)
+            return printed
+
+        try:
+            while process.stdout.readline().strip() not in ("ready", ""):
+                pass
+            yield run
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="module")
 def traced(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Traced:
     clients = SteadyClients(server.target, [scale_exchange(X)] * 2)
-    with clients.running():
+    with stock_client(server.target, tmp_path_factory.mktemp("logs")) as run, clients.running():
         clients.wait_for_answers_of(1)
-        printed = run_stock_client(server.target, tmp_path_factory.mktemp("logs"))
+        printed = run()
         clients.wait_for_answers_of(1)
     return Traced(
         printed["saved"], printed["monitored"], clients.failures, clients.answer_counts[1]

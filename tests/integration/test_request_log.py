@@ -434,6 +434,10 @@ def _has_sampled(model: HostedModel, low: int) -> bool:
     return count(model, "sampled_total") > low
 
 
+# Four clients without a pause would take all cores.
+PAUSE_SECONDS = 0.004
+
+
 def test_reloads_under_load_count_every_record(scale: HostedModel, tmp_path: Path) -> None:
     prefixes = [tmp_path / name for name in ("a", "b")]
     scale.configure(config=logging(prefixes[0]))
@@ -442,7 +446,7 @@ def test_reloads_under_load_count_every_record(scale: HostedModel, tmp_path: Pat
     def load() -> int:
         request_count = 0
         with caller_to(scale.server.target) as caller:
-            while not stop.is_set():
+            while not stop.wait(PAUSE_SECONDS):
                 caller.predict(predict_request(scale.name, {"x": X}))
                 request_count += 1
         return request_count
