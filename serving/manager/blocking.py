@@ -4,7 +4,7 @@ A block takes effect in three places, in this order: in the routing, which direc
 which selects versions on disk; and in the stream, whose versions are loaded and kept.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from serving.base.errors import FailedPrecondition
 from serving.base.name_text import listed
@@ -24,6 +24,21 @@ def block(
     """Blocks `versions`: while another version can serve, they are not served, loaded or kept."""
     added = BlockedVersion(by=by, reason=reason, since_wall_ns=turn.now.wall_ns, refusal=refusal)
     _set_blocks(turn, turn.state.blocks.with_block(versions, added))
+
+
+def block_failed(turn: Turn, reasons: Mapping[int, str]) -> None:
+    """Blocks versions whose loads have failed, with the reasons, in one step: no version is aspired between.
+
+    A version that is blocked already keeps its block: that of a gate says more, and outlives the process.
+    """
+    blocks = turn.state.blocks
+    for version in reasons.keys() - turn.state.blocks.versions:
+        added = BlockedVersion(
+            by=BlockedBy.FAILURE, reason=reasons[version], since_wall_ns=turn.now.wall_ns
+        )
+        blocks = blocks.with_block({version}, added)
+    if blocks is not turn.state.blocks:
+        _set_blocks(turn, blocks)
 
 
 def allow(turn: Turn, version: int) -> None:

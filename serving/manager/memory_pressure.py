@@ -5,9 +5,8 @@ Pure.
 """
 
 from serving.base.errors import DoesNotFitBeside, MillpondError
-from serving.core.blocked_versions import BlockedBy
 from serving.core.servable import END, UNLOADING
-from serving.manager.blocking import block
+from serving.manager.blocking import block_failed
 from serving.manager.harness import LoaderHarness
 from serving.manager.turn import Turn
 
@@ -89,16 +88,15 @@ def end_failed_swap(turn: Turn, harness: LoaderHarness) -> None:
     if harness.is_cancelled or state.routing.default_version is not None:
         return
     if is_applied:
-        _block_failed(turn, harness)
+        block_failed(turn, {harness.id.version: harness.status.health.message})
         return
-    aspired = [turn.state.harnesses.get(version) for version in state.aspired]
-    ended = [item for item in aspired if item is not None and item.state is END]
-    if len(ended) == len(aspired):
-        for item in ended:
-            _block_failed(turn, item)
-
-
-def _block_failed(turn: Turn, harness: LoaderHarness) -> None:
-    # The block of gates that have refused it says more, and outlives the process.
-    if harness.id.version not in turn.state.blocks:
-        block(turn, {harness.id.version}, BlockedBy.FAILURE, harness.status.health.message)
+    # A version with other files, or one that has been unloaded and is aspired again, is still to be loaded.
+    failed = {
+        version: item.status.health.message
+        for version, item in turn.state.harnesses.items()
+        if item.state is END
+        and not item.is_discarded
+        and state.aspired.get(version) == item.aspired
+    }
+    if failed.keys() == state.aspired.keys():
+        block_failed(turn, failed)

@@ -247,7 +247,7 @@ class StreamState:
 
         If all selected versions are left out, returns the highest ready version instead, preferably one
         that is not blocked. If no version is ready either, returns the selected versions that have not
-        crashed the server.
+        crashed the server, without those that gates have refused unless all were.
         """
         allowed = [item for item in self.selected if item.version not in self.blocks.left_out]
         if allowed or not self.selected:
@@ -257,7 +257,8 @@ class StreamState:
         serving = self.blocks.unblocked_of(ready) or ready
         if serving:
             return [self.harnesses[max(serving)].aspired]
-        return [item for item in self.selected if item.version not in self.blocks.crashed]
+        left = [item for item in self.selected if item.version not in self.blocks.crashed]
+        return [item for item in left if item.version not in self.blocks.refused] or left
 
     def kept_after(self, now_ns: int) -> KeptPrevious:
         """The state of the previous version: which one is in memory only for a rollback now, and since

@@ -56,7 +56,7 @@ def test_block_for_failure_lifts_if_files_change() -> None:
 def test_failures_block_all_aspired_if_none_serves() -> None:
     world = world_with(ModelSettings())
     for version in (2, 3):
-        world.fail(version, permanent())
+        world.fail(version, permanent(), permanent())
     world.aspire(2, 3)
     world.loaders.run_one()
     world.manager.tick()
@@ -64,6 +64,8 @@ def test_failures_block_all_aspired_if_none_serves() -> None:
     assert world.blocked_versions.get("m", frozenset()) == frozenset()
     world.run_all()
     assert world.blocked_versions["m"] == frozenset({2, 3})
+    assert len(world.loading.loads) == 2
+    assert {world.status(version).health.message for version in (2, 3)} == {"bad checksum"}
     world.settle(1)
     assert world.states() == {1: AVAILABLE, 2: END, 3: END}
 
@@ -258,6 +260,30 @@ def test_refusal_if_none_serves_is_the_gates_block() -> None:
     world.settle(2)
     (block,) = world.streams.blocks("m").values()
     assert block.by is BlockedBy.GATE
+
+
+def test_refusal_after_a_failure_begins_no_other_load() -> None:
+    world = world_with(ENFORCED)
+    world.fail(2, permanent(), permanent())
+    refuse(world, 3, Gate.WARM_UP)
+    world.aspire(2, 3)
+    world.run_all()
+    assert world.states() == {2: END, 3: END}
+    assert len(world.loading.loads) == 2
+    assert world.blocked_versions["m"] == frozenset({2, 3})
+
+
+def test_failure_spares_what_is_to_be_loaded_again() -> None:
+    """A version is aspired again while it is unloaded. Its unload ends just before the other's load fails."""
+    world = world_with(ModelSettings())
+    world.settle(2)
+    world.aspire()
+    world.fail(3, permanent())
+    world.aspire(2, 3)
+    world.unloaders.run_one()
+    world.loaders.run_one()
+    world.manager.tick()
+    assert world.blocked_versions.get("m", frozenset()) == frozenset()
 
 
 def test_refused_version_ignores_other_gates() -> None:
