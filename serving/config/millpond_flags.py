@@ -127,7 +127,7 @@ MILLPOND_FLAGS: tuple[Flag, ...] = (
         boolean,
         ServerConfig.listen_before_ready,
         "open gRPC's port at the start; without this flag the port opens when each model has a "
-        "version that serves, or that failed and is not retried",
+        "version that serves, or has failed for good with no version left to try",
         "",
     ),
     Flag(

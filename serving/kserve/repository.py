@@ -73,14 +73,14 @@ class Repository:
 
         def is_decided(statuses: Statuses) -> bool:
             mine = statuses.get(name, ())
-            return has_come(mine) or has_failed(mine, stale)
+            return has_come(mine) or has_failed(mine, stale, self._served.aspired_versions(name))
 
         self._wait(name, is_decided, wait_seconds)
         mine = self._monitor.statuses().get(name, ())
         if has_come(mine):
             return
         reason = f"model {name!r}: {why_unavailable(mine)}"
-        if has_failed(mine, stale):
+        if has_failed(mine, stale, self._served.aspired_versions(name)):
             raise FailedPrecondition(reason)
         raise Unavailable(f"{reason}; the server still looks for it; see RepositoryIndex")
 

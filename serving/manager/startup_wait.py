@@ -1,8 +1,8 @@
 """Holds gRPC's port back until the models have been loaded, as TensorFlow Serving does.
 
 Clients and probes that wait for the port then find a server that answers. A model is awaited until
-one of its versions is AVAILABLE, or until one has failed for good and no other one is on its way. A model whose
-base path holds no version is awaited too: the log names it every few seconds.
+one of its versions is AVAILABLE, or until a version has failed for good and none is on its way. A model whose base
+path holds no version is awaited too: the log names it every few seconds.
 """
 
 import threading
@@ -21,17 +21,21 @@ a start of ten minutes logs about a hundred lines."""
 _log = structlog.get_logger(__name__)
 
 
-def has_come(versions: Iterable[ServableStatus], aspired: Collection[int] = ()) -> bool:
-    """True if a version is AVAILABLE, or if one has ended and no other one is on its way. Pure.
+def is_decided(versions: Collection[ServableStatus], aspired: Collection[int] = ()) -> bool:
+    """True if a version is AVAILABLE, or if a version has ended and none is on its way. Pure."""
+    states = {status.state for status in versions}
+    return AVAILABLE in states or (END in states and not is_one_coming(versions, aspired))
 
-    `aspired` are the versions that the source aspires. Such a version without a status is still on its way to the
-    manager.
+
+def is_one_coming(versions: Iterable[ServableStatus], aspired: Collection[int]) -> bool:
+    """True if a version is on its way. Pure.
+
+    `aspired` are the versions that the source aspires. Such a version without a status has not come to the manager
+    yet.
     """
     states = {status.id.version: status.state for status in versions}
-    if AVAILABLE in states.values():
-        return True
-    is_one_coming = START in states.values() or LOADING in states.values()
-    return END in states.values() and not is_one_coming and states.keys() >= set(aspired)
+    is_loading = START in states.values() or LOADING in states.values()
+    return is_loading or not states.keys() >= set(aspired)
 
 
 class AwaitedModel:
@@ -41,9 +45,9 @@ class AwaitedModel:
     model, or at two. Not safe for threads.
     """
 
-    def __init__(self, has_come: Callable[[str], bool]) -> None:
-        """`has_come` is True for a model that is not awaited (see the function)."""
-        self._has_come = has_come
+    def __init__(self, is_decided: Callable[[str], bool]) -> None:
+        """`is_decided` is True for a model that is not awaited (see the function)."""
+        self._is_decided = is_decided
         self._last: str | None = None
 
     def find(self, models: Sequence[str], unloaded: Collection[str] = ()) -> str | None:
@@ -55,7 +59,7 @@ class AwaitedModel:
         start = models.index(self._last) if self._last in models else 0
         in_turn = chain(islice(models, start, None), islice(models, start))
         self._last = next(
-            (name for name in in_turn if name not in unloaded and not self._has_come(name)),
+            (name for name in in_turn if name not in unloaded and not self._is_decided(name)),
             None,
         )
         return self._last

@@ -1,7 +1,7 @@
 """ConfigReloader: changes the configuration, either completely or not at all."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import structlog
@@ -11,7 +11,8 @@ from serving.base.errors import FailedPrecondition, NotFound, OperatorError, Sta
 from serving.base.name_text import listed
 from serving.config.plan import ConfigPlan, plan_change
 from serving.core.model_config import ModelConfig, SettingsByModel
-from serving.core.servable import AVAILABLE, END, HEALTHY, LOADING, START, ServableStatus
+from serving.core.servable import AVAILABLE, END, HEALTHY, ServableStatus
+from serving.manager.startup_wait import is_one_coming
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.served_models import ServedModels
 
@@ -175,7 +176,10 @@ class ConfigReloader:
 
     def _is_awaited(self, name: str) -> bool:
         statuses = self._monitor.statuses().get(name, ())
-        return not has_come(statuses) and not has_failed(statuses, self._stale.get(name, ()))
+        return not has_come(statuses) and not self._has_failed(name, statuses)
+
+    def _has_failed(self, name: str, statuses: Sequence[ServableStatus]) -> bool:
+        return has_failed(statuses, self._stale.get(name, ()), self._served.aspired_versions(name))
 
     def _raise_unless_come(self, names: Sequence[str]) -> None:
         statuses, reasons, is_failed = self._monitor.statuses(), {}, False
@@ -183,7 +187,7 @@ class ConfigReloader:
             mine, stale = statuses.get(name, ()), self._stale.get(name, ())
             if not has_come(mine):
                 reasons[name] = self._reason(name, [item for item in mine if item not in stale])
-                is_failed |= has_failed(mine, stale)
+                is_failed |= self._has_failed(name, mine)
             if not self._is_awaited(name):
                 # It is available, or its failure is reported now, so it is not awaited again.
                 self._stale.pop(name, None)
@@ -221,15 +225,18 @@ def has_come(statuses: Sequence[ServableStatus]) -> bool:
     return any(status.state is AVAILABLE for status in statuses)
 
 
-def has_failed(statuses: Sequence[ServableStatus], stale: Sequence[ServableStatus]) -> bool:
+def has_failed(
+    statuses: Sequence[ServableStatus],
+    stale: Sequence[ServableStatus],
+    aspired: Collection[int],
+) -> bool:
     """True if a version has failed and no version is on its way. Pure.
 
-    `stale` statuses do not count. A load that was cancelled does not count either: another version
-    takes its place, and may not have a status yet.
+    `stale` statuses do not count. `aspired` are the versions that the model's source aspires. A load that was
+    cancelled does not count either: another version takes its place, and may not have a status yet.
     """
     fresh = [status for status in statuses if status not in stale]
-    is_on_its_way = any(status.state in (START, LOADING) for status in fresh)
-    return any(map(_is_failure, fresh)) and not is_on_its_way
+    return any(map(_is_failure, fresh)) and not is_one_coming(fresh, aspired)
 
 
 def _is_failure(status: ServableStatus) -> bool:

@@ -9,7 +9,7 @@ from serving.config.plan import ConfigPlan, ModelChange, applied
 from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import AspiredVersion
-from serving.core.version_selection import Specific
+from serving.core.version_selection import Specific, VersionSelection
 from serving.reload.sources import Source, Sources
 from serving.source.notes import Note
 
@@ -116,6 +116,11 @@ class ServedModels:
         source = self._sources.of(name)
         return source.notes() if source else []
 
+    def aspired_versions(self, name: str) -> frozenset[int]:
+        """The versions that a model's source aspires."""
+        source = self._sources.of(name)
+        return source.aspired_versions() if source else frozenset()
+
     def found_versions(self, name: str) -> frozenset[int]:
         """The versions that a model's source has found on disk."""
         source = self._sources.of(name)
@@ -219,17 +224,17 @@ class ServedModels:
             source = self._source(name)
             # Comes first, so that the source does not report the missing directory of a new mirror.
             self._base_paths.open(name, after.base_path, source)
-            source.set_base_path(local)
-        if change.is_of_selection or change.is_of_labels:
+            source.set_base_path(local, *self._selection_of(after))
+        elif change.is_of_selection or change.is_of_labels:
             self._select(after)
 
     def _select(self, model: ModelConfig) -> None:
-        source = self._source(model.name)
-        if model.name in self._unloaded:
-            # Set without labels, so that no note reports that their versions are not selected.
-            source.set_selection(NOTHING, {})
-        else:
-            source.set_selection(model.version_selection, model.labels)
+        self._source(model.name).set_selection(*self._selection_of(model))
+
+    def _selection_of(self, model: ModelConfig) -> tuple[VersionSelection, Mapping[str, int]]:
+        # Without labels for an unloaded model, so that no note reports that their versions are not selected.
+        is_unloaded = model.name in self._unloaded
+        return (NOTHING, {}) if is_unloaded else (model.version_selection, model.labels)
 
     def _remove(self, name: str) -> None:
         """Removes the model's source, if it has one by now, and then its labels, versions and settings."""

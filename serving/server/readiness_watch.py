@@ -7,7 +7,7 @@ import structlog
 
 from serving.base.clock import Clock
 from serving.http.health_routes import readiness
-from serving.manager.startup_wait import AwaitedModel, StartupWait, has_come
+from serving.manager.startup_wait import AwaitedModel, StartupWait, is_decided
 from serving.manager.state_monitor import StateMonitor
 from serving.reload.served_models import ServedModels
 from serving.rpc.health import HealthReporter, why_unavailable
@@ -42,7 +42,7 @@ class ReadinessWatch:
         self._excused = excused
         self._on_ready = on_ready
         self._aspired = aspired
-        self._awaited_model = AwaitedModel(self._has_come)
+        self._awaited_model = AwaitedModel(self._is_decided)
         self._startup_wait = StartupWait(
             self._awaited_models, max_seconds=max_startup_wait_seconds, clock=clock
         )
@@ -96,8 +96,8 @@ class ReadinessWatch:
         return {
             name: reasons.get(name) or "no version is available"
             for name in self._models.names
-            if name not in excused and not self._has_come(name)
+            if name not in excused and not self._is_decided(name)
         }
 
-    def _has_come(self, name: str) -> bool:
-        return has_come(self._monitor.versions(name), self._aspired(name))
+    def _is_decided(self, name: str) -> bool:
+        return is_decided(self._monitor.versions(name), self._aspired(name))

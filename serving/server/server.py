@@ -47,8 +47,8 @@ class Server:
 
     `start` opens the HTTP port and reserves gRPC's port. gRPC's health is NOT_SERVING until every model has
     an AVAILABLE version. `wait` opens gRPC's port once no model is awaited, or after
-    `max_startup_wait_seconds`. A model is awaited until one of its versions is AVAILABLE, or until one has
-    failed for good and no other one is on its way. With `listen_before_ready`, `start` opens gRPC's port instead.
+    `max_startup_wait_seconds`. A model is awaited until one of its versions is AVAILABLE, or until a
+    version has failed for good and none is on its way. With `listen_before_ready`, `start` opens gRPC's port instead.
 
     `on_listening` is called when gRPC's port is open. `on_ready` is called when the port is open and no model
     is awaited. Both get the port.

@@ -198,7 +198,7 @@ class FileSystemSource:
         self._missing_asset_wait_ns = round(settings.missing_asset_wait_seconds * NS_PER_SECOND)
         self._pollers = pollers
         self._clock = clock
-        # Guards all fields below; not held while the disk is read.
+        # Guards all fields below; not held while the disk is read. `_state` is a value, replaced as a whole.
         self._lock = threading.RLock()
         self._inputs = SelectionInputs(
             selection=settings.selection, labels=settings.labels, keeps_last=settings.keeps_last
@@ -271,8 +271,13 @@ class FileSystemSource:
                     self._listener.found_anew(self._name, version, None)
             self._select_again(replace(self._inputs, granted=versions))
 
-    def set_base_path(self, base_path: str) -> None:
-        """Replaces the base path and polls it at once.
+    def set_base_path(
+        self,
+        base_path: str,
+        selection: VersionSelection,
+        labels: Mapping[str, int] = NO_LABELS,
+    ) -> None:
+        """Replaces the base path, the selection and the labels (`set_selection`) at once, and polls.
 
         The aspired versions stay until a version in the new base path is complete. Until then a new
         selection adds none of the former base path.
@@ -281,7 +286,7 @@ class FileSystemSource:
             if base_path != self._base_path:
                 self._state = in_new_base_path(self._state)
             self._base_path = base_path
-            self._poll_soon()
+            self.set_selection(selection, labels)
 
     def notes(self) -> list[Note]:
         """The notes of the last poll, in a fixed order."""
@@ -307,9 +312,8 @@ class FileSystemSource:
         return frozenset(inputs.select(versions).versions)
 
     def aspired_versions(self) -> frozenset[int]:
-        """The versions that are aspired now."""
-        with self._lock:
-            return frozenset(item.version for item in self._state.aspired or ())
+        """The versions that are aspired now. Takes no lock, because callers hold locks of their own."""
+        return frozenset(item.version for item in self._state.aspired or ())
 
     def found_versions(self) -> frozenset[int]:
         """The versions that the last poll found on disk, including blocked versions."""

@@ -404,13 +404,13 @@ def next_comparison_seconds(state: SourceState, source_count: int, now: Instant)
 
 
 def granted_anew(
-    state: SourceState, versions: Collection[int], failed: Collection[int], now_ns: int
+    state: SourceState, versions: Collection[int], unserved: Collection[int], now_ns: int
 ) -> SourceState:
-    """Finds granted `versions` that have `failed`, or are blocked, anew.
+    """Finds granted `versions` anew that are `unserved`: that have failed, or are blocked.
 
     A fleet's coordinator grants such a version only if its operator wants it to be tried again.
     """
-    again = {version for version in versions if version in failed and version in state.found}
+    again = {version for version in versions if version in unserved and version in state.found}
     found = {
         version: replace(item, found_at_ns=now_ns) if version in again else item
         for version, item in state.found.items()

@@ -179,27 +179,29 @@ def test_change_to_the_same_is_not_logged(reload: Reload) -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "expected"),
+    ("states", "aspired", "expected"),
     [
-        ([], False),
-        ([(END, HEALTHY)], False),
-        ([(END, BAD)], True),
-        ([(END, BAD), (START, HEALTHY)], False),
-        ([(END, BAD), (LOADING, BAD)], False),
-        ([(END, BAD), (END, HEALTHY)], True),
-        ([(END, GIVEN_UP)], False),
-        ([(END, GIVEN_UP), (END, BAD)], True),
+        ([], set(), False),
+        ([(END, HEALTHY)], {0}, False),
+        ([(END, BAD)], {0}, True),
+        # Another version is aspired in its place, and has no status yet.
+        ([(END, BAD)], {7}, False),
+        ([(END, BAD), (START, HEALTHY)], {1}, False),
+        ([(END, BAD), (LOADING, BAD)], {0, 1}, False),
+        ([(END, BAD), (END, HEALTHY)], {0}, True),
+        ([(END, GIVEN_UP)], {0}, False),
+        ([(END, GIVEN_UP), (END, BAD)], {1}, True),
     ],
 )
 def test_has_failed_when_nothing_is_on_its_way(
-    states: list[tuple[ServableState, Health]], expected: bool
+    states: list[tuple[ServableState, Health]], aspired: set[int], expected: bool
 ) -> None:
     statuses = [
         ServableStatus(id=ServableId("m", version), state=state, health=health)
         for version, (state, health) in enumerate(states)
     ]
-    assert has_failed(statuses, ()) is expected
-    assert not has_failed(statuses, statuses)
+    assert has_failed(statuses, (), aspired) is expected
+    assert not has_failed(statuses, statuses, aspired)
 
 
 def test_reloader_unloads_only_configured_until_stop(reload: Reload) -> None:

@@ -42,6 +42,8 @@ def test_early_stop_ends_with_status_0(program: str, number: signal.Signals) -> 
         text=True,
         check=False,
         timeout=TIMEOUT_SECONDS,
+        # The tests themselves may run under nohup.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     assert (ended.returncode, ended.stderr) == (0, "")
 

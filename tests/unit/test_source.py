@@ -726,7 +726,7 @@ def test_source_new_base_path_keeps_old_versions_first(site: Site) -> None:
     site.drop("old/1")
     source = site.source(base_path=site.path / "old")
     source.poll()
-    source.set_base_path(str(site.path / "new"))
+    source.set_base_path(str(site.path / "new"), Latest(1))
     source.poll()
     assert site.aspirations.lists == [[1]]
     site.drop("new/2")
@@ -740,7 +740,7 @@ def test_source_new_base_path_settles_before_a_swap(site: Site) -> None:
     source = site.source(keeps_last=False, base_path=site.path / "old")
     source.poll()
     site.drop("new/1", age_seconds=0.25)
-    source.set_base_path(str(site.path / "new"))
+    source.set_base_path(str(site.path / "new"), Latest(1))
     source.poll()
     assert site.aspirations.lists == [[1]]
     site.clock.advance(0.75)
@@ -754,8 +754,7 @@ def test_source_selects_in_the_new_base_path_only(site: Site) -> None:
         site.drop(name)
     source = site.source(Latest(1), base_path=site.path / "old")
     source.poll()
-    source.set_base_path(str(site.path / "new"))
-    source.set_selection(All())
+    source.set_base_path(str(site.path / "new"), All())
     source.poll()
     assert site.aspirations.lists == [[5], [1, 2, 3]]
     directories = {version: str(site.path / "new" / str(version)) for version in (1, 2, 3)}
@@ -766,7 +765,7 @@ def test_source_former_base_path_can_be_unloaded(site: Site) -> None:
     site.drop("old/1")
     source = site.source(base_path=site.path / "old")
     source.poll()
-    source.set_base_path(str(site.path / "new"))
+    source.set_base_path(str(site.path / "new"), Latest(1))
     source.set_selection(Specific(frozenset()))
     assert site.aspirations.lists == [[1], []]
     source.set_selection(All())
@@ -782,7 +781,7 @@ def test_source_former_base_path_loses_blocked(site: Site) -> None:
         site.drop(name)
     source = site.source(Latest(2), base_path=site.path / "old")
     source.poll()
-    source.set_base_path(str(site.path / "new"))
+    source.set_base_path(str(site.path / "new"), Latest(1))
     source.set_blocked(frozenset({3}))
     assert site.aspirations.lists == [[2, 3], [2]]
     source.set_blocked(frozenset({2, 3}))
@@ -812,8 +811,8 @@ def test_source_aspires_only_in_configured_base_path(site: Site, seed: int) -> N
         directories = dict(site.aspirations.current)
         step = draw.randrange(6)
         if step == 0:
-            configured = draw.choice(base_paths)
-            source.set_base_path(str(configured))
+            configured, selection = draw.choice(base_paths), draw.choice(selections)
+            source.set_base_path(str(configured), selection)
         elif step == 1:
             selection = draw.choice(selections)
             source.set_selection(selection)
@@ -838,7 +837,7 @@ def test_source_empty_new_base_path_unloads_if_allowed(site: Site) -> None:
     site.drop("old/1")
     source = site.source(keeps_last=False, base_path=site.path / "old")
     source.poll()
-    source.set_base_path(str(site.path / "new"))
+    source.set_base_path(str(site.path / "new"), Latest(1))
     source.poll()
     assert site.aspirations.lists == [[1]]
     (site.path / "new").mkdir()
@@ -853,7 +852,7 @@ def test_source_look_at_a_former_base_path_is_dropped(
     source = site.source(base_path=site.path / "old")
 
     def change(base_path: str) -> Listing:
-        source.set_base_path(str(site.path / "new"))
+        source.set_base_path(str(site.path / "new"), Latest(1))
         return list_children(base_path)
 
     monkeypatch.setattr("serving.source.file_system_source.list_children", change)
@@ -1049,7 +1048,7 @@ def test_source_group_is_parent_of_base_path(site: Site) -> None:
     source = site.source(pollers=pollers, base_path=site.path / "m")
     source.start()
     assert pollers.group == str(site.path)
-    source.set_base_path("/elsewhere/m/")
+    source.set_base_path("/elsewhere/m/", Latest(1))
     assert pollers.group == "/elsewhere"
 
 

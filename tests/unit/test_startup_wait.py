@@ -13,7 +13,7 @@ from serving.core.servable import (
     ServableState,
     ServableStatus,
 )
-from serving.manager.startup_wait import LOG_SECONDS, AwaitedModel, StartupWait, has_come
+from serving.manager.startup_wait import LOG_SECONDS, AwaitedModel, StartupWait, is_decided
 from serving.manager.state_monitor import Statuses
 from tests.unit.fakes.clocks import FakeClock
 
@@ -42,20 +42,20 @@ def statuses(**states: ServableState) -> Statuses:
         ([END, END], {2}, True),
     ],
 )
-def test_model_has_come_by_the_states_of_its_versions(
+def test_model_is_decided_by_states_of_its_versions(
     states: list[ServableState], aspired: set[int], expected: bool
 ) -> None:
     versions = [
         ServableStatus(id=ServableId("m", number), state=state)
         for number, state in enumerate(states, 1)
     ]
-    assert has_come(versions, aspired) is expected
+    assert is_decided(versions, aspired) is expected
 
 
 def test_awaited_model_is_found_until_all_have_come() -> None:
     names = ["a", "b", "c"]
     states = dict.fromkeys(names, LOADING)
-    awaited = AwaitedModel(lambda name: has_come(statuses(**states)[name]))
+    awaited = AwaitedModel(lambda name: is_decided(statuses(**states)[name]))
     found = []
     while (name := awaited.find(names)) is not None:
         found.append(name)

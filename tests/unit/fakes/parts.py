@@ -76,6 +76,9 @@ class FakeServedModels(ServedModels):
     def found_versions(self, name: str) -> frozenset[int]:
         return frozenset(self._found.get(name, ()))
 
+    def aspired_versions(self, name: str) -> frozenset[int]:
+        return frozenset()
+
 
 class FakeHealth(HealthReporter):
     """The health of models of which the server needs none, by the statuses of a monitor."""

@@ -87,9 +87,12 @@ class FakeSource:
     def set_granted(self, versions: frozenset[int]) -> None:
         self._say(f"granted {sorted(versions)}")
 
-    def set_base_path(self, base_path: str) -> None:
+    def set_base_path(
+        self, base_path: str, selection: VersionSelection, labels: Mapping[str, int]
+    ) -> None:
         self.base_path = base_path
         self._say(f"base_path {base_path}")
+        self.set_selection(selection, labels)
 
     def found_versions(self) -> frozenset[int]:
         return frozenset({1, 2})
