@@ -154,6 +154,9 @@ class Arenas:
 
     def end_room(self, name: str) -> None:
         """Gives the room of a model to all, because no load of it is to come. Does nothing if it has none."""
+        # Without the lock, which a load of another model may hold for long: the control thread calls this often.
+        if name not in self._rooms:
+            return
         with self._lock:
             if self._rooms.pop(name, None) is not None:
                 self._refill()

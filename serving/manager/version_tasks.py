@@ -39,7 +39,7 @@ class VersionMemory(Protocol):
         ...
 
     def end_room(self, name: str) -> None:
-        """Takes a model of which no load is under way or to come without an event, as often as that is so."""
+        """Called each time that a model has no load under way and none that begins by itself. Ends its room."""
         ...
 
     def forget(self, name: str) -> None:

@@ -429,7 +429,7 @@ def test_log_has_the_version_of_each_answer(host: ModelHost, tmp_path: Path) -> 
     wait_until(
         lambda: metrics().value(pending, model=served.hosted.name) == 0, "the end of the log"
     )
-    logs = [log.predict_log for path in tmp_path.glob("log-*") for log in read_logs(path)]
+    logs = [log.predict_log for path in sorted(tmp_path.glob("log-*")) for log in read_logs(path)]
     answers = [
         (log.response.model_spec.version.value, bits_of(log.response.outputs)) for log in logs
     ]
