@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "native/base/ascii_text.h"
+#include "native/inference/infer.h"
 
 namespace millpond::rest {
 namespace {
@@ -17,8 +18,6 @@ constexpr std::string_view kVersions = "/versions/";
 constexpr std::string_view kLabels = "/labels/";
 constexpr std::string_view kInfer = "/infer";
 constexpr char kReady[] = "/readyz";
-// A longer number is a label (serving/kserve/questions.py).
-constexpr size_t kVersionDigitsMax = 18;
 
 // Takes `prefix`, in upper or lower case, off the front of `text`.
 bool Skip(std::string_view prefix, std::string_view* text) {
@@ -86,8 +85,7 @@ std::optional<inference::ModelSpec> TakeModelV2(std::string_view* path) {
     path->remove_prefix(kVersions.size());
     const std::string version = UrlDecode(Take("/", path));
     if (version.empty()) return {};
-    if (version.size() <= kVersionDigitsMax) model.version = NumberOf(version);
-    if (!model.version) model.version_label = version;
+    inference::SetModelVersion(version, &model);
   }
   return model;
 }

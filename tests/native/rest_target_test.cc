@@ -39,8 +39,11 @@ TEST(RestTargetTest, NamesVersionsAndLabelsOfTheOpenProtocol) {
   EXPECT_EQ(numbered->method, Method::kRestModelInfer);
   EXPECT_EQ(numbered->model.version, 3);
   EXPECT_EQ(ParseRestTarget("/v2/models/m/versions/new/infer")->model.version_label, "new");
-  EXPECT_EQ(ParseRestTarget("/v2/models/m/versions/1234567890123456789/infer")->model.version_label,
-            "1234567890123456789");
+  const auto highest = ParseRestTarget("/v2/models/m/versions/9223372036854775807/infer");
+  EXPECT_EQ(highest->model.version, INT64_MAX);
+  EXPECT_EQ(highest->model.version_label, std::nullopt);
+  EXPECT_EQ(ParseRestTarget("/v2/models/m/versions/9223372036854775808/infer")->model.version_label,
+            "9223372036854775808");
   EXPECT_EQ(ParseRestTarget("/v2/models/a:b/infer")->model.name, "a:b");
 }
 
