@@ -478,7 +478,7 @@ def test_a_model_that_needs_the_accelerator_is_refused(host: ModelHost, strings:
     model = host.model(prefix="strings", settings=THERE)
     drop(strings, model.base_path, 1)
     model.wait_for_states({1: END})
-    [line] = model.logged("load_failed", version=1)[:1]
+    line = model.wait_for_log("load_failed", version=1)
     assert 'set platform = "auto"' in str(line)
 
 
@@ -515,7 +515,7 @@ def test_a_needed_accelerator_without_room_refuses(
     model = host.model(prefix="ctr", settings=settings)
     drop(ctr[1], model.base_path, 1)
     model.wait_for_states({1: END})
-    [line] = model.logged("load_failed", version=1)[:1]
+    line = model.wait_for_log("load_failed", version=1)
     assert "accelerator_memory_bytes" in str(line)
 
 
