@@ -62,11 +62,10 @@ bool CopyAhead::ChooseNext() {
   if (!choice) return false;
   const StoredTable& source = *store_->tables_[*choice->source];
   const TableState& state = source.state;
-  Copied& copied = copied_.emplace();
-  copied.wish = {state.owner, state.contents, state.bytes, /*is_written=*/true};
-  copied.row_bytes = source.row_bytes;
-  copied.rest_ns = RestNs(store_->versions_.at(state.owner).written_slab_bytes);
-  copied.claimed = store_->Hold(*choice, /*is_written=*/true, {state.load, /*is_keeper=*/true});
+  copied_ = Copied{{state.owner, state.contents, state.bytes, /*is_written=*/true},
+                   source.row_bytes,
+                   RestNs(store_->versions_.at(state.owner).written_slab_bytes),
+                   store_->Hold(*choice, /*is_written=*/true, {state.load, /*is_keeper=*/true})};
   is_given_up_ = false;
   return true;
 }
