@@ -29,15 +29,21 @@ class EventEnd {
   // Returns false if it has not ended within `timeout_ns`.
   bool AwaitFor(int64_t timeout_ns, base::Status* status) {
     std::unique_lock lock(mutex_);
-    const auto has_ended = [this] { return has_ended_; };
-    if (!ended_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), has_ended)) return false;
-    *status = std::move(status_);
-    return true;
+    // In pieces: if the process is paused, as by SIGSTOP, so is the plugin's thread that reports
+    // the end, and the pause uses up the rest of one piece only.
+    const std::chrono::nanoseconds piece(timeout_ns / kPieceCount);
+    for (int i = 0; i < kPieceCount && !has_ended_; ++i) {
+      ended_.wait_for(lock, piece, [this] { return has_ended_; });
+    }
+    if (has_ended_) *status = std::move(status_);
+    return has_ended_;
   }
 
   using Pointer = std::shared_ptr<EventEnd>;
 
  private:
+  static constexpr int kPieceCount = 10;
+
   const Api api_;
   const char* const while_doing_;
   std::mutex mutex_;

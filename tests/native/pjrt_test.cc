@@ -1,5 +1,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -875,6 +878,28 @@ TEST_F(HangingRunTest, LosesTheDeviceWithAllThatItUses) {
     accelerator_.reset();
     EXPECT_EQ(controls_->live_clients, 1) << "as in one that frees the client";
   }
+}
+
+// The plugin's threads are paused, too.
+TEST_F(HangingRunTest, APauseOfTheProcessLosesNoDevice) {
+  program_.reset();
+  options_.stall_ns = 1'000'000'000;
+  accelerator_ = MakeAccelerators(options_).front();
+  program_ = MakeProgram(accelerator_, {1, 2}, 1);
+  controls_->run_ns = 300'000'000;
+  const pid_t paused = getpid();
+  const pid_t child = fork();
+  if (child == 0) {
+    base::SleepNs(100'000'000);
+    kill(paused, SIGSTOP);
+    base::SleepNs(1'500'000'000);
+    kill(paused, SIGCONT);
+    _exit(0);
+  }
+  const base::Status ran = Run();
+  EXPECT_TRUE(ran.ok()) << ran.message();
+  EXPECT_FALSE(accelerator_->is_lost());
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
 }
 
 TEST_F(HangingRunTest, EndsTheWaitOfOthers) {
