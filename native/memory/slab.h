@@ -97,6 +97,8 @@ class Slab {
   // Makes the destructor leave the slab mapped. For a slab with blocks that may still be used.
   void LeaveMapped() { is_left_mapped_ = true; }
 
+  // True if a page could not be unpinned: nothing can be moved out of the slab.
+  bool has_stuck_pins() const { return pins_.stuck_end() > 0; }
   bool is_sealed() const { return is_sealed_.load(std::memory_order_relaxed); }
 
  private:

@@ -14,11 +14,13 @@ SpareSlab RemoveFrom(std::vector<SpareSlab>* spares, std::vector<SpareSlab>::ite
 }
 
 // Returns the smallest spare that has `bytes` of memory, or the largest if no spare has as much. So
-// large spares stay whole, and few of them are cut.
+// large spares stay whole, and few of them are cut. A spare of which a page cannot be unpinned
+// comes last, because nothing can be moved out of it.
 std::vector<SpareSlab>::iterator BestDonor(size_t bytes, std::vector<SpareSlab>* spares) {
   const auto unfitness = [bytes](const SpareSlab& spare) {
     const bool is_short = spare.resident_bytes < bytes;
-    return std::tuple(is_short, is_short ? SIZE_MAX - spare.resident_bytes : spare.resident_bytes);
+    return std::tuple(spare.slab->has_stuck_pins(), is_short,
+                      is_short ? SIZE_MAX - spare.resident_bytes : spare.resident_bytes);
   };
   return std::min_element(
       spares->begin(), spares->end(),

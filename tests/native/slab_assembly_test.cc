@@ -1,4 +1,5 @@
 #include "native/memory/slab_assembly.h"
+#include "tests/native/fake_page_pinner.h"
 #include "tests/native/units.h"
 
 #include <gtest/gtest.h>
@@ -46,6 +47,20 @@ TEST(SlabAssembly, FittingSpareIsTheSlab) {
   EXPECT_EQ(std::move(assembly.Perform().value()).get(), fitting);
   EXPECT_EQ(spares.size(), 3);
   EXPECT_TRUE(assembly.TakeRest().empty());
+}
+
+TEST(SlabAssembly, SpareThatCannotBeUnpinnedKeepsNoOtherFromGiving) {
+  const auto pinner = std::make_shared<testing::FakePagePinner>();
+  auto spares = ListOf(SpareOf(8 * kMiB, 4 * kMiB), SpareOf(8 * kMiB, 6 * kMiB));
+  spares[0].slab->PinNext(4 * kMiB, pinner);
+  pinner->unpins = false;
+  const auto other = std::move(Slab::Reserve(8 * kMiB).value());
+  EXPECT_EQ(spares[0].slab->MoveTail(4 * kMiB, 4 * kMiB, other.get(), 0), 0);
+  SlabAssembly assembly(16 * kMiB, 4 * kMiB, &spares);
+  const auto slab = std::move(assembly.Perform().value());
+  EXPECT_EQ(assembly.resident_bytes(), 4 * kMiB);
+  EXPECT_EQ(spares.size(), 1U);
+  pinner->ForgetAll();
 }
 
 TEST(SlabAssembly, SpareWithTooMuchMemoryGivesOnlyWhatIsWanted) {
