@@ -49,7 +49,7 @@ std::optional<int64_t> CopyAhead::Step() {
 bool CopyAhead::BeginStep() {
   const std::lock_guard lock(store_->mutex_);
   if (!store_->loads_.empty()) return false;
-  if (!copied_ && !ChooseNext()) return false;
+  if (copied_ == nullptr && !ChooseNext()) return false;
   is_stepping_ = true;
   return true;
 }
@@ -62,10 +62,12 @@ bool CopyAhead::ChooseNext() {
   if (!choice) return false;
   const StoredTable& source = *store_->tables_[*choice->source];
   const TableState& state = source.state;
-  copied_ = Copied{{state.owner, state.contents, state.bytes, /*is_written=*/true},
-                   source.row_bytes,
-                   RestNs(store_->versions_.at(state.owner).written_slab_bytes),
-                   store_->Hold(*choice, /*is_written=*/true, {state.load, /*is_keeper=*/true})};
+  copied_ = std::make_unique<Copied>();
+  Copied& copied = *copied_;
+  copied.wish = {state.owner, state.contents, state.bytes, /*is_written=*/true};
+  copied.row_bytes = source.row_bytes;
+  copied.rest_ns = RestNs(store_->versions_.at(state.owner).written_slab_bytes);
+  copied.claimed = store_->Hold(*choice, /*is_written=*/true, {state.load, /*is_keeper=*/true});
   is_given_up_ = false;
   return true;
 }
@@ -121,11 +123,11 @@ int64_t CopyAhead::EndStep() {
     const std::lock_guard lock(store_->mutex_);
     is_stepping_ = false;
     if (is_complete) {
-      copied_.reset();
+      copied_ = nullptr;
     } else if (has_failed) {
       // The end of a copy wakes the keeper, which would begin it again.
       has_failed_ = has_failed_ || IsWanted();
-      copied_.reset();
+      copied_ = nullptr;
     } else {
       unwanted = TakeUnwanted();
     }
@@ -136,7 +138,7 @@ int64_t CopyAhead::EndStep() {
 
 std::unique_ptr<TableClaim> CopyAhead::TakeOver(const TableWish& wish, size_t row_bytes,
                                                 uint64_t load) {
-  if (!copied_ || !wish.is_written) return nullptr;
+  if (copied_ == nullptr || !wish.is_written) return nullptr;
   const TableWish& begun = copied_->wish;
   if (std::tie(begun.owner, begun.contents, begun.bytes, copied_->row_bytes) !=
       std::tie(wish.owner, wish.contents, wish.bytes, row_bytes)) {
@@ -146,14 +148,14 @@ std::unique_ptr<TableClaim> CopyAhead::TakeOver(const TableWish& wish, size_t ro
     is_given_up_ = true;
     return nullptr;
   }
-  copied_.reset();
+  copied_ = nullptr;
   TableStore::HandOver(claim_->hold_.get(), load);
   TableStore::HandOver(claim_->source_hold_.get(), load);
   return std::move(claim_);
 }
 
 void CopyAhead::GiveUpUnlessWished(const std::string& owner, const std::vector<TableWish>& wishes) {
-  if (!copied_ || copied_->wish.owner != owner) return;
+  if (copied_ == nullptr || copied_->wish.owner != owner) return;
   is_given_up_ =
       is_given_up_ || std::none_of(wishes.begin(), wishes.end(), [this](const TableWish& wish) {
         return wish.is_written && wish.contents == copied_->wish.contents;
@@ -161,8 +163,8 @@ void CopyAhead::GiveUpUnlessWished(const std::string& owner, const std::vector<T
 }
 
 std::unique_ptr<TableClaim> CopyAhead::TakeUnwanted() {
-  if (!copied_ || is_stepping_ || IsWanted()) return nullptr;
-  copied_.reset();
+  if (copied_ == nullptr || is_stepping_ || IsWanted()) return nullptr;
+  copied_ = nullptr;
   return std::move(claim_);
 }
 

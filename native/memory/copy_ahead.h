@@ -89,7 +89,7 @@ class CopyAhead final : public TableCopier {
 
   const std::shared_ptr<TableStore> store_;
   // All under the store's mutex, or in the middle of a step the keeper's alone.
-  std::optional<Copied> copied_;  // empty if no copy is under way
+  std::unique_ptr<Copied> copied_;  // null if no copy is under way
   std::unique_ptr<TableClaim> claim_;
   bool is_stepping_ = false;
   bool is_given_up_ = false;
