@@ -110,8 +110,7 @@ bool ChunkedUpload::Await(const Chunk& chunk, base::Status* copied) {
 void ChunkedUpload::Abandon(Chunk chunk) {
   KeepForEver(chunk.copied);
   chunk.pinned.Abandon();
-  // The staging buffer is not lent again.
-  if (chunk.staged != nullptr) KeepForEver(std::move(chunk.staged));
+  if (chunk.staged != nullptr) chunk.staged->Abandon();
 }
 
 base::Status ChunkedUpload::AwaitOldest() {

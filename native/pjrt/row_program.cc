@@ -210,6 +210,8 @@ class RowProgram::OneRun {
   base::Status Abandon(base::Status stalled) {
     is_finished_ = true;
     copies_.Abandon();
+    use_->staged.Abandon();
+    use_->pool.reset();  // has a thread, and needs none any more
     KeepForEver(std::move(use_));
     accelerator_.CountAsLost();
     return stalled;

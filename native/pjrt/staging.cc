@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "native/pjrt/keep_for_ever.h"
+
 namespace millpond::pjrt {
 namespace {
 
@@ -33,13 +35,15 @@ StagingBlock::StagingBlock(std::shared_ptr<DriverPins> pins, base::ByteBudget::S
     : pins_(std::move(pins)),
       share_(std::move(share)),
       data_(data),
+      bytes_(bytes),
       is_pinned_(pins_->Pin(data_, bytes)) {}
 
 // Memory that the driver does not unpin, as after the loss of a device, is neither freed nor
 // returned to the budget: the allocator must not hand out what a device may write.
 StagingBlock::~StagingBlock() {
-  if (is_pinned_ && !pins_->Unpin(data_)) {
+  if (is_abandoned_ || (is_pinned_ && !pins_->Unpin(data_))) {
     share_.Abandon();
+    KeepForEver(data_);
     return;
   }
   ::operator delete (data_, std::align_val_t{kPageBytes});
@@ -93,6 +97,13 @@ StagingPool::Lease StagingPool::Make() {
 void StagingPool::Return(Buffer buffer) {
   const std::lock_guard lock(mutex_);
   free_.push_back(buffer);
+}
+
+void StagingPool::Abandon(Buffer buffer) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& block : blocks_) {
+    if (block->Contains(buffer.data)) block->Abandon();
+  }
 }
 
 std::shared_ptr<StagingPool> StagingPools::Get(const std::string& model, size_t bytes) {

@@ -29,6 +29,9 @@ class StagingBlock {
 
   char* data() const { return data_; }
   bool is_pinned() const { return is_pinned_; }
+  bool Contains(const char* place) const { return place >= data_ && place < data_ + bytes_; }
+  // A device that is gone may use the memory, so it is never freed, and stays in the budget.
+  void Abandon() { is_abandoned_ = true; }
 
  private:
   StagingBlock(std::shared_ptr<DriverPins> pins, base::ByteBudget::Share share, char* data,
@@ -37,7 +40,9 @@ class StagingBlock {
   const std::shared_ptr<DriverPins> pins_;
   base::ByteBudget::Share share_;  // returned when the memory is free
   char* const data_;
+  const size_t bytes_;
   const bool is_pinned_;
+  bool is_abandoned_ = false;
 };
 
 // The staging buffers of one size of a program. Buffers are made for the first run that finds none
@@ -72,6 +77,7 @@ class StagingPool {
   // Makes buffers and lends one of them. The caller has counted them.
   Lease Make();
   void Return(Buffer buffer);
+  void Abandon(Buffer buffer);
 
   const std::shared_ptr<DriverPins> pins_;
   base::ByteBudget* const budget_;
@@ -95,6 +101,10 @@ class StagingPool::Lease {
       : pool_(other.pool_), buffer_(std::exchange(other.buffer_, Buffer())) {}
   Lease& operator=(Lease&&) = delete;
 
+  // Ends the lease, of a copy that may never end: the buffer is not lent again, nor freed.
+  void Abandon() {
+    if (buffer_.data != nullptr) pool_->Abandon(std::exchange(buffer_, Buffer()));
+  }
   // Null without a buffer.
   char* data() const { return buffer_.data; }
   bool is_pinned() const { return buffer_.is_pinned; }
