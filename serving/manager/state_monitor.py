@@ -54,6 +54,8 @@ class StateMonitor:
         # The versions of each model, in the order of their last changes.
         self._by_version: dict[str, dict[int, ServableStatus]] = {}
         self._statuses: dict[str, tuple[ServableStatus, ...]] = {}
+        # The statuses that all listeners have seen.
+        self._told: dict[str, tuple[ServableStatus, ...]] = {}
         self._seen: dict[str, _Seen] = {}
         self._listeners: list[Listener] = []
         self._stage_listeners: list[Listener] = []
@@ -76,17 +78,22 @@ class StateMonitor:
         self._forget_listeners.append(listener)
 
     def record(self, status: ServableStatus) -> None:
-        """Stores the status of one version, wakes the waiting threads and calls the listeners."""
+        """Stores the status of one version, calls the listeners, and then wakes the waiting threads.
+
+        So whoever was told of a change by `wait_until` finds it in all that listeners keep up to date.
+        """
         with self._changed:
             versions = self._by_version.setdefault(status.id.name, {})
             before = versions.pop(status.id.version, None)
             versions[status.id.version] = status
             self._forget_ended(status.id.name)
             self._update(status.id.name)
-            self._changed.notify_all()
         is_state_new = before is None or before.state is not status.state
         listeners = self._listeners if is_state_new else []
         self._call([*self._stage_listeners, *listeners], status)
+        with self._changed:
+            self._tell(status.id.name)
+            self._changed.notify_all()
 
     def versions_seen(self, name: str, on_disk: frozenset[int], watched: frozenset[int]) -> None:
         """Replaces the versions of a model that are on disk, and those whose files its source watches.
@@ -110,6 +117,7 @@ class StateMonitor:
             forgetful = [name for name in list(self._by_version) if self._forget_ended(name)]
             for name in forgetful:
                 self._update(name)
+                self._tell(name)
             statuses = MappingProxyType(dict(self._statuses))
         for name in forgetful:
             for listener in self._forget_listeners:
@@ -134,13 +142,14 @@ class StateMonitor:
     def wait_until(
         self, predicate: Callable[[Statuses], bool], timeout_seconds: float | None = None
     ) -> bool:
-        """Waits until `predicate` holds. Returns False at the timeout or after `end_waits`.
+        """Waits until `predicate` holds for what listeners have seen. Returns False at the timeout or after
+        `end_waits`.
 
         `timeout_seconds` of None waits without limit.
         """
         start_ns = self._clock.now_ns()
         with self._changed:
-            while not predicate(MappingProxyType(self._statuses)):
+            while not predicate(MappingProxyType(self._told)):
                 if self._has_ended_waits:
                     return False
                 remaining_seconds = None
@@ -165,6 +174,13 @@ class StateMonitor:
         else:
             del self._by_version[name]
             self._statuses.pop(name, None)
+
+    def _tell(self, name: str) -> None:
+        versions = self._statuses.get(name)
+        if versions is None:
+            self._told.pop(name, None)
+        else:
+            self._told[name] = versions
 
     def _forget_ended(self, name: str) -> bool:
         """Forgets ended versions that are due; returns True if there was one."""

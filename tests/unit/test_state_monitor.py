@@ -47,6 +47,17 @@ def test_monitor_has_last_status_of_each_version() -> None:
     assert monitor.statuses() == {"m": (status(1), status(2)), "n": (status(1, name="n"),)}
 
 
+def test_monitor_wakes_waiters_after_listeners() -> None:
+    """The documents of HTTP, which a listener keeps up to date, have the change by then."""
+    monitor = StateMonitor(FakeClock())
+    seen: list[bool] = []
+    for add in (monitor.add_stage_listener, monitor.add_listener):
+        add(lambda item: seen.append(monitor.wait_until(is_available, timeout_seconds=0)))
+    monitor.record(status(1))
+    assert seen == [False, False]
+    assert monitor.wait_until(is_available, timeout_seconds=0)
+
+
 def test_monitor_unknown_version_is_none() -> None:
     assert StateMonitor(FakeClock()).status(ServableId("m", 1)) is None
 
