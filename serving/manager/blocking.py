@@ -39,6 +39,9 @@ def block_failed(turn: Turn, reasons: Mapping[int, str]) -> None:
         blocks = blocks.with_block({version}, added)
     if blocks is not turn.state.blocks:
         _set_blocks(turn, blocks)
+    else:
+        # The fallback has failed, so another blocked version may have to serve.
+        update_fallback(turn)
 
 
 def allow(turn: Turn, version: int) -> None:

@@ -171,12 +171,12 @@ def test_fallback_loads_beside_failed_versions() -> None:
     assert site.serving == [2]
 
 
-def test_model_without_rollback_keeps_the_newest() -> None:
+def test_model_without_rollback_serves_the_next_lower() -> None:
     site = Site(AVAILABILITY)
     site.disk.found_at_ns[1] = site.world.clock.now_ns()
     site.drop(2, is_broken=True)
-    assert site.world.states() == {2: END}
-    assert not site.world.blocked_versions
+    assert site.world.states() == {1: AVAILABLE, 2: END}
+    assert site.world.blocked_versions["m"] == frozenset({2})
 
 
 @pytest.mark.parametrize(
