@@ -88,7 +88,9 @@ class WhoMayAnswer:
         sound = published - blocked
         verified = sound - self.unverified
         if verified:
-            return "" if answering == max(verified) else f"not the highest of {verified}"
+            # A version that is not aspired answers only until one that is can.
+            may = verified & aspired or verified
+            return "" if answering == max(may) else f"not the highest of {may}"
         if sound:
             return "" if answering in sound else f"none of {sound}, which are only unverified"
         # Documented fallbacks: a version that serves although it is blocked, and one that
