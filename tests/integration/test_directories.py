@@ -227,6 +227,8 @@ def test_version_removed_during_load_keeps_old_one(
     write_warm_up(second, model.name, [{"seconds": np.float64(np.inf)}])
     drop(second, model.base_path, 2)
     model.wait_for_states({1: AVAILABLE, 2: LOADING})
+    # Before, the load may be refused for a directory that is half removed.
+    model.wait_for_log("restored", version=2)
     shutil.rmtree(model.base_path / "2")
     model.wait_for_states({1: AVAILABLE, 2: END})
     with Client(model.server.target) as client:
