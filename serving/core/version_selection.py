@@ -61,6 +61,9 @@ class Specific:
         return f"specific {', '.join(map(str, sorted(self.versions))) or '(none)'}"
 
 
+NOTHING = Specific(frozenset())
+"""No version: the model is unloaded."""
+
 # Each class has `select(found) -> Selected`, which is pure and independent of the order of `found`.
 # Its `str` is for people.
 VersionSelection = Latest | All | Specific

@@ -37,11 +37,8 @@ def block_failed(turn: Turn, reasons: Mapping[int, str]) -> None:
             by=BlockedBy.FAILURE, reason=reasons[version], since_wall_ns=turn.now.wall_ns
         )
         blocks = blocks.with_block({version}, added)
-    if blocks is not turn.state.blocks:
-        _set_blocks(turn, blocks)
-    else:
-        # The fallback has failed, so another blocked version may have to serve.
-        update_fallback(turn)
+    # Also if all are blocked already: the fallback may have failed, and another blocked version has to serve.
+    _set_blocks(turn, blocks)
 
 
 def allow(turn: Turn, version: int) -> None:

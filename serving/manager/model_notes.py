@@ -218,10 +218,6 @@ class NotePublisher:
         """The last notes of a model's source; empty before the first ones."""
         return self._source_notes.get(name, ((), ()))[0]
 
-    def aspired(self, name: str) -> Collection[int]:
-        """The versions that a model's source aspires; empty before it has read the base path."""
-        return self._source_notes.get(name, ((), ()))[1]
-
     def set_models(self, names: Collection[str]) -> None:
         """Publishes notes of these models from now on, and of no others."""
         with self._lock:

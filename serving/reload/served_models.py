@@ -9,12 +9,9 @@ from serving.config.plan import ConfigPlan, ModelChange, applied
 from serving.core.model_config import ModelConfig
 from serving.core.model_settings import ModelSettings
 from serving.core.servable import AspiredVersion
-from serving.core.version_selection import Specific, VersionSelection
+from serving.core.version_selection import NOTHING, VersionSelection
 from serving.reload.sources import Source, Sources
 from serving.source.notes import Note
-
-NOTHING = Specific(frozenset())
-"""The selection of a model that was unloaded by request."""
 
 
 class BasePaths(Protocol):

@@ -28,20 +28,16 @@ class ReadinessWatch:
         monitor: StateMonitor,
         health: HealthReporter,
         excused: Callable[[], Collection[str]],
-        aspired: Callable[[str], Collection[int]],
         max_startup_wait_seconds: float,
         on_ready: Callable[[int], None],
         clock: Clock,
     ) -> None:
-        """`on_ready` is called once, with gRPC's port. Models that `excused` returns are not awaited. `aspired`
-        returns the versions that a model's source aspires.
-        """
+        """`on_ready` is called once, with gRPC's port. Models that `excused` returns are not awaited."""
         self._models = models
         self._monitor = monitor
         self._health = health
         self._excused = excused
         self._on_ready = on_ready
-        self._aspired = aspired
         self._awaited_model = AwaitedModel(self._is_decided)
         self._startup_wait = StartupWait(
             self._awaited_models, max_seconds=max_startup_wait_seconds, clock=clock
@@ -100,4 +96,4 @@ class ReadinessWatch:
         }
 
     def _is_decided(self, name: str) -> bool:
-        return is_decided(self._monitor.versions(name), self._aspired(name))
+        return is_decided(self._monitor.versions(name), self._models.aspired_versions(name))

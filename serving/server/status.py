@@ -43,7 +43,6 @@ class Status:
             monitor=monitor,
             health=self.health,
             excused=self._excused,
-            aspired=notes.aspired,
             max_startup_wait_seconds=config.max_startup_wait_seconds,
             on_ready=on_ready,
             clock=foundation.clock,

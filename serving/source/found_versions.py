@@ -18,10 +18,10 @@ from serving.base.fingerprint import Fingerprint
 from serving.core.label_targets import KnownVersions, absent_targets
 from serving.core.servable import AspiredVersion
 from serving.core.version_selection import (
+    NOTHING,
     All,
     Latest,
     Selected,
-    Specific,
     VersionSelection,
     select_unblocked,
 )
@@ -328,7 +328,7 @@ def _selectable(
     if not state.is_of_former_base_path:
         return state.found, inputs
     aspired = {item.version: item for item in state.aspired or ()}
-    return aspired, inputs if inputs.selection == _NOTHING else replace(inputs, selection=All())
+    return aspired, inputs if inputs.selection == NOTHING else replace(inputs, selection=All())
 
 
 def _absent_versions(
@@ -355,8 +355,6 @@ def _absent_versions(
     )
 
 
-_NOTHING = Specific(frozenset())
-
 _NOT_FOUND = "specific_version_not_found"
 
 _SELECTION_EVENTS = (
@@ -371,7 +369,7 @@ _SELECTION_EVENTS = (
 def _may_be_empty(state: SourceState, inputs: SelectionInputs) -> bool:
     if state.aspired is None:
         return False
-    selects_nothing = inputs.selection == _NOTHING or inputs.granted == frozenset()
+    selects_nothing = inputs.selection == NOTHING or inputs.granted == frozenset()
     return selects_nothing or (not state.found and not inputs.keeps_last)
 
 

@@ -265,6 +265,15 @@ class Served:
             self.hosted.wait_for_states({self.answering: END})
         self.answering = version
 
+    def bring_four_with_a_rollback(self) -> None:
+        """Brings version 4 after a rollback from 3 to 2."""
+        for version in (1, 2, 3):
+            self.bring(version)
+        with Client(self.hosted.server.admin_target) as client:
+            client.rollback(self.hosted.name, is_cold_allowed=True)
+        self.expect(2)
+        self.bring(4)
+
     def loaded(self, version: int) -> list[bytes]:
         import tensorflow as tf
 
@@ -289,12 +298,7 @@ class Served:
 def test_each_kind_of_model_is_served_as_deltas(make: Callable[[], Kind], host: ModelHost) -> None:
     kind = make()
     served = Served(host.model(prefix="kind"), kind)
-    for version in (1, 2, 3):
-        served.bring(version)
-    with Client(served.hosted.server.admin_target) as client:
-        client.rollback(served.hosted.name, is_cold_allowed=True)
-    served.expect(2)
-    served.bring(4)
+    served.bring_four_with_a_rollback()
     for version in (2, 3, 4):
         swap = served.swap(version)
         if version < kind.in_full_from:
@@ -417,12 +421,7 @@ def test_log_has_the_version_of_each_answer(host: ModelHost, tmp_path: Path) -> 
         f'log_collector_config {{ filename_prefix: "{tmp_path}/log" }} }}'
     )
     served = Served(host.model(prefix="logged", config=config), kind)
-    for version in (1, 2, 3):
-        served.bring(version)
-    with Client(served.hosted.server.admin_target) as client:
-        client.rollback(served.hosted.name, is_cold_allowed=True)
-    served.expect(2)
-    served.bring(4)
+    served.bring_four_with_a_rollback()
     served.hosted.configure()
     metrics = ServerPages(served.hosted.server.url).metrics
     pending = "serving_request_log_pending"

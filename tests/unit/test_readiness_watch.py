@@ -30,6 +30,10 @@ class FakeModels:
         del name
         return []
 
+    def aspired_versions(self, name: str) -> frozenset[int]:
+        del name
+        return frozenset()
+
 
 class World:
     """A server that starts; `reported` are the ports that `on_ready` got."""
@@ -46,7 +50,6 @@ class World:
             monitor=self.monitor,
             health=health,
             excused=lambda: models.unloaded,
-            aspired=lambda name: (),
             max_startup_wait_seconds=0,
             on_ready=self.reported.append,
             clock=clock,
