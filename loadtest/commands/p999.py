@@ -45,9 +45,12 @@ from serving.server.model_server import ModelServer
 STATED_ERROR_RATIO = 0.008
 """The stated relative error of the server's quantiles (native/metrics/latency_histogram.h)."""
 
-RUN_SECONDS = 8
+RUN_SECONDS = 7
 """Short enough that a run, the second in which it ends and the scrape fit in the quantiles'
-window."""
+window, also if a slow machine takes two seconds more."""
+
+_TRIES = 3
+"""The most times that a run is measured until it fits in the window, before its quantiles are left out."""
 
 # The second of the last request must have ended before the request is in the window.
 _SECOND_ENDS_SECONDS = 1.1
@@ -76,13 +79,13 @@ class Measured:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add_preset_option(parser)
-    add_load_options(parser, default_rate=700)
+    add_load_options(parser, default_rate=800)
     add_models_option(parser)
     parser.add_argument(
         "--runs",
         type=positive_integer,
         default=5,
-        help="runs of 8 s at each load; default 5; medians",
+        help="runs of 7 s at each load; default 5; medians",
     )
     parser.add_argument(
         "--high-load",
@@ -127,7 +130,8 @@ def _at_rate(
     for seed in range(parsed.seed, parsed.seed + parsed.runs):
         say(f"{rate_per_second:,g} requests/s, run {seed - parsed.seed + 1} of {parsed.runs}")
         plan = plan_of(parsed.arrivals, load, rate_per_second, seed)
-        runs.append(_measured(plan, server, clock))
+        tries = (_measured(plan, server, clock) for _ in range(_TRIES))
+        runs.append(first_in_window(tries))
         with null_server(NULL_REPLY) as target, Generator(plan, target) as generator:
             null_outcomes.append(generator.finish())
     return load_report(rate_per_second, runs, null_outcomes)
@@ -140,13 +144,21 @@ def plan_of(arrivals: str, load: CtrLoad, rate_per_second: float, seed: int) -> 
     if "p999_ms" in refused:
         raise InvalidConfig(
             f"{rate_per_second:g} requests/s for {RUN_SECONDS} s are too few for a p999 "
-            f"({refused['p999_ms']}); give --rate=700 or more, and --rows=10 to a slow machine"
+            f"({refused['p999_ms']}); give --rate=800 or more, and --rows=10 to a slow machine"
         )
     return load.plan(offsets_ns, seed)
 
 
+def first_in_window(tries: Iterator[Measured]) -> Measured:
+    """The first run that the quantiles' window covers; the last one if it covers none."""
+    run = next(tries)
+    while not run.is_in_window and (other := next(tries, None)):
+        run = other
+    return run
+
+
 def _measured(plan: Plan, server: ModelServer, clock: Clock) -> Measured:
-    """Sends the plan's requests after a pause of two seconds. Raises Unavailable."""
+    """Sends the plan's requests after a pause of three seconds. Raises Unavailable."""
     pages = ServerPages(server.url)
     # Earlier requests then leave the window before the run ends.
     pause(clock, WINDOW_SECONDS - RUN_SECONDS)

@@ -287,9 +287,9 @@ def test_p999_compares_server_and_client(
 
     # The second load, which depends on the machine, is measured as the first one is.
     monkeypatch.setattr(p999, "_rates", first_rate)
-    load = ("--rate=700", "--rows=3", f"--table-rows={TABLE_ROWS}")
+    load = ("--rate=800", "--rows=3", f"--table-rows={TABLE_ROWS}")
     status, report = ran(tmp_path, "p999", f"--models={models}", "--runs=1", *load)
-    assert (len(both), both[0]) == (2, 700)
+    assert (len(both), both[0]) == (2, 800)
     assert both[1] > 0
     assert status == any(at_rate["errors"] for at_rate in report["loads"])
     (at_rate,) = report["loads"]

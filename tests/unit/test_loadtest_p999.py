@@ -7,6 +7,7 @@ from rich.console import Console
 
 from loadtest.commands.p999 import (
     Measured,
+    first_in_window,
     is_in_its_bucket,
     load_report,
     p999_bucket_ms,
@@ -96,6 +97,15 @@ def test_run_beyond_window_has_only_bucket():
     assert shown["server_p999_bucket_ms"] == (0.8, 1.0)
 
 
+def test_run_is_repeated_until_window_covers_it():
+    beyond, within = measured(is_in_window=False), measured()
+    later = iter([beyond, within, measured()])
+    assert first_in_window(later) is within
+    assert len(list(later)) == 1
+    last = measured(is_in_window=False)
+    assert first_in_window(iter([beyond, last])) is last
+
+
 def test_a_request_that_is_missing_on_one_side_is_seen():
     fewer = page({"0.001": 6_099, "+Inf": 6_099})
     report = load_report(700, [measured(), measured(fewer)], [NULL, NULL])
@@ -120,6 +130,6 @@ def test_table_shows_both_sides_and_remainder():
 
 def test_rate_too_low_for_p999_is_refused():
     load = CtrLoad("ctr", rows=1, table_rows=10, seed=1)
-    with pytest.raises(InvalidConfig, match=r"300 requests/s for 8 s are too few.*--rate=700"):
+    with pytest.raises(InvalidConfig, match=r"300 requests/s for 7 s are too few.*--rate=800"):
         plan_of("constant", load, 300, 1)
-    assert len(plan_of("constant", load, 700, 1).offsets_ns) == 5_600
+    assert len(plan_of("constant", load, 800, 1).offsets_ns) == 5_600
