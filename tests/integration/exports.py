@@ -124,17 +124,9 @@ def export_slow(directory: Path) -> Path:
     def quick(x: Any) -> RequestInputs:
         return {"y": x + 1}
 
-    def held(path: Any) -> RequestInputs:
-        (rounds,) = tf.while_loop(
-            lambda rounds: tf.equal(tf.size(tf.io.matching_files(path)), 0),
-            lambda rounds: (rounds + 1,),
-            (tf.constant(0, tf.int64),),
-        )
-        return {"rounds": rounds}
-
     signatures = {
         "serving_default": _signature(compute_for, seconds=tf.TensorSpec([], tf.float64)),
-        "held": _signature(held, path=tf.TensorSpec([], tf.string)),
+        "held": _held(),
         "quick": _signature(quick, x=tf.TensorSpec([], tf.int32)),
     }
     tf.saved_model.save(tf.Module(), str(directory), signatures=signatures)
@@ -328,10 +320,11 @@ class ScaleModel:
     a version then takes a few milliseconds to write a checkpoint.
 
     With `has_rows` it has a signature `rows` too, which returns only `y`, so that its requests can be
-    batched.
+    batched. With `has_held` it has `held`, which computes until a file is at `path`: a warm-up record of it
+    holds up the load of a version.
     """
 
-    def __init__(self, directory: Path, *, has_rows: bool = False) -> None:
+    def __init__(self, directory: Path, *, has_rows: bool = False, has_held: bool = False) -> None:
         import tensorflow as tf
 
         self._directory = directory
@@ -357,6 +350,8 @@ class ScaleModel:
                 lambda x: {"y": x * module.scale + module.offsets[0]},
                 x=tf.TensorSpec([None], tf.float32),
             )
+        if has_held:
+            signatures["held"] = _held()
         tf.saved_model.save(module, str(directory), signatures=signatures)
         reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
         self._tensors = {
@@ -416,6 +411,21 @@ def _signature(function: Callable[..., RequestInputs], **inputs: Any) -> Any:
     return tf.function(function).get_concrete_function(
         **{name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in inputs.items()}
     )
+
+
+def _held() -> Any:
+    """The signature of requests that run until a file is at `path`."""
+    import tensorflow as tf
+
+    def held(path: Any) -> RequestInputs:
+        (rounds,) = tf.while_loop(
+            lambda rounds: tf.equal(tf.size(tf.io.matching_files(path)), 0),
+            lambda rounds: (rounds + 1,),
+            (tf.constant(0, tf.int64),),
+        )
+        return {"rounds": rounds}
+
+    return _signature(held, path=tf.TensorSpec([], tf.string))
 
 
 def _echo(dtype: str) -> Any:

@@ -18,7 +18,7 @@ import pytest
 
 from serving import ModelServer
 from serving.client import Client
-from serving.core.servable import AVAILABLE, END
+from serving.core.servable import AVAILABLE, END, LOADING
 from serving.monitoring.metrics_routes import PATHS
 from tests.integration.clients import (
     caller_to,
@@ -28,7 +28,8 @@ from tests.integration.clients import (
     wait_until,
 )
 from tests.integration.conftest import REPOSITORY, StartServer
-from tests.integration.exports import SMALL_SHARD, ScaleModel, flip_a_byte
+from tests.integration.exports import SMALL_SHARD, ScaleModel, flip_a_byte, write_warm_up
+from tests.integration.held import Held
 from tests.integration.prometheus import Prometheus, running_prometheus
 from tests.integration.steady_clients import SteadyThreads, scale_clients
 
@@ -170,11 +171,22 @@ def _live_through(
     with clients.running(), rows.running(), Client(server.target) as client:
         _fail_a_request(server.target)
         clients.wait_for_answers_of(1, REQUEST_COUNT)
-        scale_model.write(base_path, 2)
+        # The swap lasts until it has had enough requests, however fast the machine loads.
+        held = Held(base_path.parent)
+        scale_model.write(
+            base_path,
+            2,
+            prepare=lambda beside: write_warm_up(beside, "scale", [held.inputs], "held"),
+        )
+        wait_for_states(client, "scale", {1: AVAILABLE, 2: LOADING})
+        clients.wait_for_answers_of(1, REQUEST_COUNT)
+        held.release()
         wait_for_states(client, "scale", {1: END, 2: AVAILABLE})
         clients.wait_for_answers_of(2, REQUEST_COUNT)
         after = 'serving_swap_latency_seconds{part="after",quantile="0.999"}'
         prometheus.wait_for(after, len)
+        # The next swap replaces these figures.
+        prometheus.wait_for("instance_model:serving_swap_p999:ratio", len)
         scale_model.write(
             base_path, 3, prepare=lambda directory: flip_a_byte(directory / SMALL_SHARD, 0)
         )
@@ -193,7 +205,7 @@ def prometheus(
     directory = tmp_path_factory.mktemp("prometheus")
     base_path = directory / "base"
     base_path.mkdir()
-    scale_model = ScaleModel(directory / "export", has_rows=True)
+    scale_model = ScaleModel(directory / "export", has_rows=True, has_held=True)
     scale_model.write(base_path, 1)
     server = start_module_server(
         model_name="scale",
