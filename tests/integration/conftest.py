@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +24,9 @@ REPOSITORY = str(Path(__file__).parents[2])
 if REPOSITORY not in sys.path:
     sys.path.insert(0, REPOSITORY)
 
-from serving import ModelServer  # noqa: E402  (found through the path above)
+from loadtest.plan.plan import Plan, write_plan  # noqa: E402  (found through the path above)
+from serving import ModelServer  # noqa: E402
+from serving.base.clock import NS_PER_SECOND  # noqa: E402
 from tests.integration import exports  # noqa: E402
 from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to  # noqa: E402
 from tests.integration.exports import ScaleModel  # noqa: E402
@@ -148,6 +151,25 @@ def warm_load_tests() -> Iterator[None]:
     """Lets the servers of `loadtest`, which runs in this process, start warm too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ModelServer, "process_type", WarmProcess)
+        yield
+
+
+@pytest.fixture(scope="module")
+def patient_load_tests() -> Iterator[None]:
+    """Lets the clients of `loadtest` wait as long as those of other tests.
+
+    A server refuses a request that would wait longer than a tenth of its deadline. With the deadline of a
+    measurement that is a second, for which a busy machine may give the server no core.
+    """
+
+    def write(plan: Plan, path: Path) -> None:
+        write_plan(replace(plan, deadline_ns=round(TIMEOUT_SECONDS * NS_PER_SECOND)), path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        # By name: other tests need none of these modules.
+        patch.setattr("loadtest.drive.generator.write_plan", write)
+        for name in ("checked_sender._REQUEST_TIMEOUT_SECONDS", "mixing_model._TIMEOUT_SECONDS"):
+            patch.setattr(f"loadtest.drive.{name}", TIMEOUT_SECONDS)
         yield
 
 

@@ -14,7 +14,13 @@ import pytest
 from loadtest.drive.faulty_device import compiled_plugin
 from serving.client import Client
 from tests.integration.accelerators import plugin_path
-from tests.integration.clients import array, caller_to, predict_request, wait_until
+from tests.integration.clients import (
+    TIMEOUT_SECONDS,
+    array,
+    caller_to,
+    predict_request,
+    wait_until,
+)
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
 from tests.integration.model_host import HostedModel, ModelHost
@@ -200,9 +206,9 @@ def asking(model: HostedModel, version: int) -> Iterator[None]:
     thread = threading.Thread(target=ask)
     thread.start()
     try:
-        assert answered.acquire(timeout=30)
+        assert answered.acquire(timeout=TIMEOUT_SECONDS)
         yield
-        assert answered.acquire(timeout=30)
+        assert answered.acquire(timeout=TIMEOUT_SECONDS)
     finally:
         is_over.set()
         thread.join()

@@ -6,7 +6,7 @@ from loadtest.commands.delta_soak import DeltaSoakResult, DeltaSoakSetup, delta_
 from loadtest.measure.delta_events import EVENTS
 from serving.base.clock import SystemClock
 
-pytestmark = pytest.mark.usefixtures("warm_load_tests")
+pytestmark = pytest.mark.usefixtures("warm_load_tests", "patient_load_tests")
 
 SHORT = DeltaSoakSetup(
     delta_count=32,

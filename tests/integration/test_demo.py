@@ -9,7 +9,7 @@ import pytest
 from loadtest.__main__ import main
 from tests.integration.kept_exports import kept_demo_model
 
-pytestmark = pytest.mark.usefixtures("warm_load_tests")
+pytestmark = pytest.mark.usefixtures("warm_load_tests", "patient_load_tests")
 
 TABLE_ROWS = 1_000
 

@@ -10,7 +10,7 @@ import pytest
 from loadtest.__main__ import main
 from loadtest.measure import fresh_run
 
-pytestmark = pytest.mark.usefixtures("warm_load_tests")
+pytestmark = pytest.mark.usefixtures("warm_load_tests", "patient_load_tests")
 
 OPTIONS = (
     *("--table-gb=0.02", "--changed-percent=2", "--rows-per-minute=40000", "--every=1"),

@@ -23,7 +23,7 @@ from loadtest.measure.accelerator_parts import DIFFERENCE_MAX
 from tests.integration.accelerators import plugin_path
 from tests.integration.kept_exports import kept_export
 
-pytestmark = pytest.mark.usefixtures("warm_load_tests")
+pytestmark = pytest.mark.usefixtures("warm_load_tests", "patient_load_tests")
 
 PARTS = (
     *("equality", "alone", "rates", "host_rates", "swap", "tail", "rollback", "neighbours"),

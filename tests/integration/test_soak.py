@@ -16,7 +16,7 @@ from loadtest.drive.soak_events import OPENING
 from loadtest.drive.soak_unfit import write_spoiled
 from tests.integration.kept_exports import kept_demo_model, kept_export
 
-pytestmark = pytest.mark.usefixtures("warm_load_tests")
+pytestmark = pytest.mark.usefixtures("warm_load_tests", "patient_load_tests")
 
 SHORT_SECONDS = 8
 LONG_SECONDS = 60 * float(os.environ.get("MILLPOND_SOAK_MINUTES", "30"))

@@ -30,7 +30,7 @@ from tests.integration.clients import (
 )
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop
-from tests.integration.logs import logged
+from tests.integration.logs import logged, wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import (
     child_processes,
@@ -313,8 +313,8 @@ def test_sigterm_of_supervisor_drains(own_server: ModelServer):
     child = child_processes(own_server.process_id)[0]
     own_server.stop()
     assert not is_alive(child)
-    assert logged(own_server, "stopping", reason="SIGTERM")
-    assert logged(own_server, "stopped", is_complete=True)
+    wait_for_log(own_server, "stopping", reason="SIGTERM")
+    wait_for_log(own_server, "stopped", is_complete=True)
 
 
 def test_server_ends_with_its_supervisor(own_server: ModelServer):
