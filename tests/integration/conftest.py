@@ -31,6 +31,7 @@ from tests.integration import exports  # noqa: E402
 from tests.integration.clients import TIMEOUT_SECONDS, Caller, caller_to  # noqa: E402
 from tests.integration.exports import ScaleModel  # noqa: E402
 from tests.integration.held import Held  # noqa: E402
+from tests.integration.logs import MARK  # noqa: E402
 from tests.integration.model_host import HostedModel, ModelHost  # noqa: E402
 from tests.integration.warm_servers import WarmModelServer, WarmProcess  # noqa: E402
 from tests.integration.wire_servers import StartWire, start_wire_server  # noqa: E402
@@ -77,8 +78,9 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         for server in _started:
-            lines = server.log_path.read_text(errors="replace").splitlines()[-_LOG_LINE_COUNT:]
-            report.sections.append((f"log {server.log_path}", "\n".join(lines)))
+            lines = server.log_path.read_text(errors="replace").splitlines()
+            shown = [line for line in lines if MARK not in line][-_LOG_LINE_COUNT:]
+            report.sections.append((f"log {server.log_path}", "\n".join(shown)))
     return report
 
 

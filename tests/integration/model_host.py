@@ -14,7 +14,7 @@ from serving.core.servable import ServableState
 from serving.server.server_log import LogEvent
 from tests.integration.clients import wait_for_states, wait_until
 from tests.integration.exports import drop
-from tests.integration.logs import logged, wait_for_log
+from tests.integration.logs import logged, only_logged, wait_for_log
 from tests.integration.rest_clients import RestClient
 
 # A load that fails is tried again at once, as far as a test is concerned.
@@ -91,8 +91,12 @@ class HostedModel:
             f"{count} requests in the reservoir of {self.name}",
         )
 
+    def only_logged(self, event: str, **values: object) -> LogEvent:
+        """Waits for an event of this model with these values, which must be the only one until now."""
+        return only_logged(self.server, event, model=self.name, **values)
+
     def logged(self, event: str, **values: object) -> list[LogEvent]:
-        """Returns the events of this model with these values so far."""
+        """Returns the events of this model with these values that are logged until now."""
         return logged(self.server, event, model=self.name, **values)
 
 

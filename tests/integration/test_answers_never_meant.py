@@ -128,6 +128,8 @@ def test_version_is_published_if_its_gate_allows(
     model = serve(host, export(tmp_path / "sound", sound), **{gate: mode})
     drop(export(tmp_path / "bad", answer), model.base_path, 2)
     model.wait_for_states({2: AVAILABLE})
+    # The gate has logged its verdict by then.
+    model.wait_for_log("version_available", version=2)
     assert len(model.logged("gate_not_passed", gate=gate)) == (mode == "warn")
 
 

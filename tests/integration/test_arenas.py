@@ -225,7 +225,7 @@ def test_models_writing_to_memory_stay_unsealed(served: Served, exported: Callab
         pytest.skip("nothing is sealed on this server")
     for name in ("ctr", "tables", "strings", "partitioned", "constant", "counter"):
         drop(exported(name), served.base_paths[name], 100)
-        served.server.wait_until_available(name, 100)
+        wait_for_log(served.server, "version_available", model=name, version=100)
     unsealed = {event["model"] for event in logged(served.server, "arena_not_sealed", version=100)}
     # The kernel of a table writes to its own tensor, and a kernel that gathers strings frees some of them.
     assert unsealed == {"counter", "tables", "strings"}

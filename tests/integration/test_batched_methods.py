@@ -213,5 +213,5 @@ def test_joint_batches_are_run_on_the_next_version(host: ModelHost, export: Path
             askers.wait_for_answers_of(0, ANSWER_COUNT)
         assert askers.failures == []
     model.serve(export, 2)
-    (warmed,) = model.logged("batches_warmed_up")
+    warmed = model.only_logged("batches_warmed_up")
     assert (warmed["version"], warmed["count"] > 0) == (2, True)

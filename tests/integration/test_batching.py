@@ -266,7 +266,7 @@ def test_batches_of_a_version_are_run_on_the_next(add: AddModel, model: BatchedM
             hot = {rows for rows in model.take_runs() if rows & (rows - 1)}
     hosted.serve(model.path, 2)
     assert hot <= model.take_runs()
-    (warmed,) = hosted.logged("batches_warmed_up")
+    warmed = hosted.only_logged("batches_warmed_up")
     assert (warmed["version"], warmed["count"] >= len(hot)) == (2, True)
 
 
@@ -390,7 +390,7 @@ def test_extremes_of_rows_are_never_padded(host: ModelHost, tmp_path: Path):
     for path, *signatures in (("floats", "maximum", "minimum"), ("integers", "integer_maximum")):
         hosted = host.model(prefix=path, settings=settings).serve(tmp_path / path)
         for signature in signatures:
-            (refused,) = hosted.logged("batching_refused", signature=signature)
+            refused = hosted.only_logged("batching_refused", signature=signature)
             reason = str(refused["reason"])
             assert reason.startswith("its inputs are not padded: output 'y', row 0: ")
 
@@ -493,7 +493,7 @@ def test_status_and_page_show_batched_signatures(add: AddModel):
     assert on["requests_per_run"] == on["request_count"] / on["run_count"]
     assert (refused["is_on"], refused["requests_per_run"]) == (False, None)
     # A signature that mixes rows is refused at the load.
-    (event,) = hosted.logged("batching_refused")
+    event = hosted.only_logged("batching_refused")
     assert (event["level"], event["signature"]) == ("warning", "whole")
     assert refused["refusal"] == event["reason"]
     shown = {state["signature"]: state for state in page["batching"]}

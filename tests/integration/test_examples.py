@@ -39,7 +39,7 @@ from tests.integration.example_requests import (
     values,
 )
 from tests.integration.exports import drop, let_settle
-from tests.integration.logs import logged
+from tests.integration.logs import logged, wait_for_log
 from tests.integration.model_host import ModelHost
 from tests.integration.real_models import SOURCES, TOLERANCE, fetched, python_answer
 from warmup.prediction_log import WARM_UP_FILE, write_logs
@@ -256,8 +256,7 @@ def test_method_name_is_checked_if_flag_is_set(
 def test_session_run_may_write_unsealed_variable(
     session_server: ModelServer, session_channel: grpc.Channel
 ):
-    unsealed = {event["model"] for event in logged(session_server, "arena_not_sealed")}
-    assert "m" in unsealed
+    wait_for_log(session_server, "arena_not_sealed", model="m")
     set_weights: dict[str, Any] = {
         "feeds": {"new_weight:0": np.float32(3.0)},
         "targets": ["set_weights"],

@@ -212,4 +212,5 @@ def test_enforced_warm_up_ends_version_with_bad_record(
     drop_with(exports["doubles"], model.base_path, 1, record(X), record(X, input_name="nonsense"))
     with Client(model.server.admin_target) as client:
         wait_for_states(client, model.name, {1: state})
+    model.wait_for_log("version_available" if state is AVAILABLE else "load_failed", version=1)
     assert bool(model.logged("gate_not_passed", gate="warm_up")) == (mode == "enforce")

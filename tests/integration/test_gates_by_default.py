@@ -161,10 +161,12 @@ def test_failing_version_is_published_if_gates_allow(
     ask_all_sizes(model)
     drop(exports["fails all"], model.base_path, 2)
     model.wait_for_states({2: AVAILABLE})
+    assert model.wait_for_log("self_warmed_up", version=2)["level"] == "error"
+    # Each gate has logged its verdict by then.
+    model.wait_for_log("version_available", version=2)
     events = model.logged("gate_not_passed", version=2)
     expected = ["self_warm_up", "failed_share", "drift"] if mode == "warn" else ["drift"]
     assert [event["gate"] for event in events] == expected
-    assert model.wait_for_log("self_warmed_up", version=2)["level"] == "error"
 
 
 def test_refused_version_serves_once_its_gate_warns(add: AddModel, exports: dict[str, Path]):
@@ -174,7 +176,7 @@ def test_refused_version_serves_once_its_gate_warns(add: AddModel, exports: dict
     assert_refused(model, "failed_share")
     model.configure({"gates": {"failed_share_max": 0.5}})
     model.wait_for_states({2: AVAILABLE})
-    (event,) = model.logged("load_tried_again")
+    event = model.only_logged("load_tried_again")
     assert event["reason"] == "the settings of gate 'failed_share' have changed"
 
 

@@ -19,7 +19,7 @@ from tests.integration.clients import TIMEOUT_SECONDS, caller_to, predict_reques
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop
 from tests.integration.held import LONG_SECONDS, Held
-from tests.integration.logs import logged, wait_for_log
+from tests.integration.logs import MARK, catch_up, logged, wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import CORES
 from tests.integration.raw_http import address_of, socket_to
@@ -160,12 +160,15 @@ def test_large_body_is_refused_before_it_is_sent(server: ModelServer) -> None:
 
 
 def test_junk_is_answered_and_not_logged(server: ModelServer) -> None:
+    catch_up(server)
     before = len(server.events())
     for junk in (b"\x16\x03\x01\x02\x00\x01", b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
         with socket_to(server) as connection:
             connection.sendall(junk)
             assert received(connection).startswith(b"HTTP/1.1 400 ")
-    assert [event for event in server.events()[before:] if "model" not in event] == []
+    catch_up(server)
+    logged_since = [event for event in server.events()[before:] if event["event"] != MARK]
+    assert [event for event in logged_since if "model" not in event] == []
 
 
 def test_probe_is_answered_while_cores_are_busy(server: ModelServer) -> None:

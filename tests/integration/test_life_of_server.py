@@ -33,7 +33,7 @@ from tests.integration.clients import (
 from tests.integration.conftest import StartServer, WriteConfig
 from tests.integration.exports import ScaleModel, drop, let_settle, write_warm_up
 from tests.integration.held import LONG_SECONDS, Held
-from tests.integration.logs import wait_for_log
+from tests.integration.logs import catch_up, wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import CORES, anonymous_mib, cpu_seconds, is_alive, mapped_files
 
@@ -165,6 +165,7 @@ def life(
         asked = [caller.health(""), caller.health("scale")]
         watches = [caller.watch_health(service) for service in ("", "scale", "ekko")]
         first = [health_status(next(watch)) for watch in watches]
+        catch_up(server)
         events = [event["event"] for event in server.events()]
         scale_model.write(base_path, 1)
         with_version = [health_status(next(watch)) for watch in watches[:2]]

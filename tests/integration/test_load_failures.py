@@ -113,10 +113,10 @@ def test_truncated_shard_is_refused_during_restore(slow: HostedModel, scale_mode
         wait_for_restore(slow, 2, 4)
         os.truncate(second / LARGE_SHARD, 4_000)
         slow.wait_for_states({1: AVAILABLE, 2: END})
-        failures = slow.logged("load_failed")
+        failure = slow.wait_for_log("load_failed")
         # The files changed meanwhile, so the load is tried again. Then the check finds the shard short.
-        assert "changed during the load" in failures[0]["reason"]
-        assert failures[0]["will_retry"]
+        assert "changed during the load" in failure["reason"]
+        assert failure["will_retry"]
         (status,) = client.model_status(slow.name, 2)
         assert status.error_code == StatusCode.FAILED_PRECONDITION, status
         assert Path(LARGE_SHARD).name in status.error_message

@@ -315,7 +315,6 @@ def test_disturbed_segments_are_compared_with_quiet(
 ):
     visitors: list[Visitor] = []
     visit_counts: list[int] = []
-    timed = beside.timed
 
     @contextmanager
     def visited_by(them: Sequence[Visitor]) -> Iterator[None]:
@@ -331,7 +330,7 @@ def test_disturbed_segments_are_compared_with_quiet(
         Visitors have the lowest priority, so on a busy machine a visit may take longer than a segment.
         """
         wanted = [visitor.visit_count + 2 for visitor in visitors]
-        span = timed(clock, seconds)
+        span = segments.timed(clock, seconds)
         wait_until(
             lambda: all(one.visit_count >= count for one, count in zip(visitors, wanted)),
             "visits in the segment",

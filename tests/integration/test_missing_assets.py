@@ -12,7 +12,7 @@ import pytest
 from serving.client import Client
 from serving.core.servable import AVAILABLE, END
 from tests.integration.exports import drop, let_settle
-from tests.integration.logs import logged
+from tests.integration.logs import wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
 
 WORDS = "assets/words.txt"
@@ -105,4 +105,4 @@ def test_missing_asset_fails_load_until_it_comes(host: ModelHost, exports: Path)
     let_settle(directory)
     model.wait_for_states({1: AVAILABLE})
     assert answer(model) == [2.0, 3.0]
-    assert logged(model.server, "warning_over", warning="asset_missing")
+    wait_for_log(model.server, "warning_over", warning="asset_missing")

@@ -170,7 +170,7 @@ def test_delta_brings_only_its_rows_from_the_store(
     ]
     assert shards[0].st_size == 2 * 20_000 * 8 * 4
     assert shards[0].st_ino == shards[1].st_ino
-    (copied,) = logged(model.server, "store_copy_complete", model=model.name, version=2)
+    copied = model.only_logged("store_copy_complete", version=2)
     assert copied["bytes"] - copied["linked_bytes"] < 10_000
     ids = np.arange(100)
     with Client(model.server.target) as client:

@@ -206,7 +206,7 @@ def batched_signatures(hosted: HostedModel, names: Iterable[str]) -> set[str]:
 def test_innocent_requests_get_their_own_answers(host: ModelHost, mixing_export: Path):
     hosted = host.model(prefix="mixing").serve(mixing_export)
     assert batched_signatures(hosted, row_models.mixing_functions()) == set()
-    (refused,) = hosted.logged("batching_refused", signature="doubled_if_any_is_777")
+    refused = hosted.only_logged("batching_refused", signature="doubled_if_any_is_777")
     assert refused["rows"] == "mixes"
     assert "(Any) reduces over the rows" in refused["reason"]
     clients = ClientsOfTheDoublingModel(hosted, "doubled_if_any_is_777", row_of)

@@ -50,6 +50,7 @@ def test_replay_keeps_output_filters_of_clients(
 ):
     request = run_of(slow, RUN_SECONDS, output_filter=["rounds"])
     slow_caller.predict(request)
+    slow.wait_until_kept(1)
     slow.serve(slow_export, 2)
     assert self_warm_up_seconds(slow, 2) >= REPLAY_SECONDS
     assert list(slow_caller.predict(request).outputs) == ["rounds"]
@@ -60,6 +61,7 @@ def test_version_after_next_replays_them_too(
 ):
     # The requests of a version with little traffic outlive the version.
     slow_caller.predict(run_of(slow, RUN_SECONDS))
+    slow.wait_until_kept(1)
     for version in (2, 3):
         slow.serve(slow_export, version)
         assert self_warm_up_seconds(slow, version) >= REPLAY_SECONDS
@@ -69,6 +71,7 @@ def test_replay_follows_warm_up_file(
     slow: HostedModel, slow_caller: Caller, slow_export: Path, tmp_path: Path
 ):
     slow_caller.predict(run_of(slow, RUN_SECONDS))
+    slow.wait_until_kept(1)
     second = drop(slow_export, tmp_path, "second")
     write_warm_up(second, slow.name, [{"seconds": np.float64(RUN_SECONDS)}] * 3)
     drop(second, slow.base_path, 2)

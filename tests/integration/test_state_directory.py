@@ -16,7 +16,7 @@ from serving.manager.blocked_version_rows import FILE_NAME, read_blocked_version
 from tests.integration.clients import wait_for_states
 from tests.integration.conftest import StartServer, WriteConfig
 from tests.integration.exports import ScaleModel
-from tests.integration.logs import logged
+from tests.integration.logs import logged, wait_for_log
 from tests.integration.processes import millpond
 
 KILL_COUNT = 2
@@ -135,7 +135,7 @@ def test_version_allowed_again_serves_after_restart(second_life: SecondLife):
 def test_rolled_back_version_serves_as_fallback(second_life: SecondLife, scale_model: ScaleModel):
     server = second_life.server
     server.wait_until_available("lost", 2)
-    assert logged(server, "last_resort_serves", model="lost")
+    wait_for_log(server, "last_resort_serves", model="lost")
     scale_model.write(second_life.base_paths["lost"], 1)
     server.wait_until_available("lost", 1)
     with Client(server.admin_target) as client:
@@ -149,7 +149,7 @@ def test_unwritable_state_is_logged_and_rollback_holds(place: Place):
     place.state.write_text("no directory")
     server = place.start()
     server.wait_until_available("scale", 2)
-    assert logged(server, "blocked_versions_not_kept")
+    wait_for_log(server, "blocked_versions_not_kept")
     with Client(server.admin_target) as client:
         done = client.rollback("scale", is_cold_allowed=True)
         assert (done.rolled_back, done.version) == (2, None)

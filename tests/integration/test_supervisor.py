@@ -30,7 +30,7 @@ from tests.integration.clients import (
 )
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel, drop
-from tests.integration.logs import logged, wait_for_log
+from tests.integration.logs import catch_up, logged, wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import (
     child_processes,
@@ -191,6 +191,8 @@ def server_and_standby(server: ModelServer) -> tuple[int, int]:
 
 
 def blocked_of(model: HostedModel) -> dict[int, str]:
+    # The log has the address of the admin listener, which is another one after a restart.
+    catch_up(model.server)
     with Client(model.server.admin_target) as client:
         described = client.describe_models()[model.name]
     return {row["version"]: row["by"] for row in described.get("blocked_versions", ())}
@@ -214,7 +216,7 @@ def test_crash_brings_predecessor_back(model: HostedModel, crashing: Path, x: fl
     assert predict(model, 1.0) == 2.0
     model.wait_until_available(1)
     assert blocked_of(model) == {2: "crash"}
-    (event,) = model.logged("version_crashed")
+    event = model.only_logged("version_crashed")
     assert event["version"] == 2
     assert "while it ran this version" in event["reason"]
     metrics = metrics_of(model.server)
@@ -267,7 +269,7 @@ def test_version_that_crashes_while_loaded_is_blocked(model: HostedModel, crashi
     wait_until_ready_again(model.server)
     assert predict(model, 1.0) == 2.0
     assert blocked_of(model) == {2: "crash"}
-    (event,) = model.logged("version_crashed")
+    event = model.only_logged("version_crashed")
     assert "while it loaded this version" in event["reason"]
 
 

@@ -15,7 +15,7 @@ from tests.integration.accelerators import plugin_path
 from tests.integration.clients import array, caller_to, predict_request, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import drop, let_settle
-from tests.integration.logs import logged
+from tests.integration.logs import wait_for_log
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.processes import child_processes
 
@@ -152,9 +152,7 @@ def test_server_killed_in_an_upload(start: StartFailing, exports: Sequence[Path]
     drop(exports[1], model.base_path, 2)
     server.wait_for_upload()
     os.kill(child_processes(model.server.process_id)[0], signal.SIGKILL)
-    wait_until(
-        lambda: bool(logged(model.server, "server_restarts")), "the server to be started again"
-    )
+    wait_for_log(model.server, "server_restarts")
     server.device.end_of(HOLD)
     model.wait_until_available(2)
     assert_answers(model, 2, 2)

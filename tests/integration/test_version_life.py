@@ -122,7 +122,7 @@ def test_version_refused_by_a_gate_leaves_the_way_back(
     model, server = model_of_two, model_of_two.server
     drop(echo_export, model.base_path, 3)
     model.wait_for_states({1: AVAILABLE, 2: AVAILABLE, 3: END})
-    assert model.logged("gate_not_passed", version=3)
+    model.wait_for_log("gate_not_passed", version=3)
     with Client(server.admin_target) as client, caller_to(server.target) as caller:
         assert client.rollback(model.name).version == 1
         assert answering_version(caller, model) == 1
@@ -156,7 +156,7 @@ def test_previous_is_given_up_if_three_do_not_fit(
     model.wait_for_states({1: END, 2: AVAILABLE, 3: AVAILABLE})
     with caller_to(model.server.target) as caller:
         assert answering_version(caller, model) == 3
-    (given_up,) = model.logged("previous_version_given_up")
+    given_up = model.only_logged("previous_version_given_up")
     assert (given_up["version"], given_up["for_version"]) == (1, 3)
     assert "--model_memory_limit_bytes" in str(given_up["reason"])
 
@@ -289,10 +289,10 @@ def test_slow_canary_is_stopped(host: ModelHost, tmp_path: Path):
 
         wait_until(is_decided, "the verdict")
     model.wait_for_states({1: AVAILABLE, 2: END})
-    (failed,) = model.logged("canary_failed")
+    failed = model.only_logged("canary_failed")
     assert "times the stable version's p9" in str(failed["reason"])
     # It was compared on other requests before.
-    (doubted,) = model.logged("canary_doubted")
+    doubted = model.only_logged("canary_doubted")
     assert "times the stable version's p9" in str(doubted["reason"])
 
 
@@ -304,7 +304,7 @@ def test_auto_policy_swaps_in_memory_for_one(
     model.wait_for_states({1: END, 2: AVAILABLE})
     with caller_to(model.server.target) as caller:
         assert answering_version(caller, model) == 2
-    (chosen,) = model.logged("resource_preserving_chosen")
+    chosen = model.only_logged("resource_preserving_chosen")
     assert "--model_memory_limit_bytes" in str(chosen["reason"])
 
 
