@@ -15,8 +15,7 @@ from serving.client import Client
 _TIMEOUT_SECONDS = 60
 
 _STEADY_SECONDS = 0.05
-"""The time before each change of the version that answers: the server has told all of the last change by then, and
-the other client has sent requests."""
+"""The time before each change of the version that answers: the server has told all of the last change by then."""
 
 _PERIOD_NS = 250_000
 """The shortest time between two requests of the client that looks for the version before. Without a pause it would
@@ -24,6 +23,9 @@ take more of a core than the rollback, on a machine of two."""
 
 _ROLLBACK_NS_MAX = 2 * NS_PER_SECOND
 """The time for which that client asks, for each rollback."""
+
+_ALL_NS_MIN = 60 * NS_PER_SECOND
+"""The time for which it asks at least: on a busy machine a single rollback may take seconds."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def measure_rollbacks(
         pause(clock, max(0, other.started_ns - clock.now_ns()) / NS_PER_SECOND)
         for _ in range(count):
             pause(clock, _STEADY_SECONDS)
+            before_count = _request_count(client, model, old)
             began_ns = clock.now_ns()
             client.rollback(model)
             replied_ns = clock.now_ns()
@@ -68,6 +71,8 @@ def measure_rollbacks(
             if see is not None:
                 see(began_ns, answer)
             pause(clock, _STEADY_SECONDS)
+            # One of the other client beside that of this one.
+            _wait_for_requests(client, model, old, before_count + 2, clock)
             instants.append(Instants(began_ns, replied_ns, clock.now_ns()))
             client.allow(model, new)
             _wait_for_default(client, model, new, clock)
@@ -83,7 +88,7 @@ def measure_rollbacks(
 
 def _asking(request: predict_pb2.PredictRequest, rollback_count: int) -> Plan:
     """A client that sends `request` again when it has an answer, until after the last rollback."""
-    request_count = rollback_count * _ROLLBACK_NS_MAX // _PERIOD_NS
+    request_count = max(rollback_count * _ROLLBACK_NS_MAX, _ALL_NS_MIN) // _PERIOD_NS
     return Plan(
         offsets_ns=np.arange(request_count, dtype=np.int64) * _PERIOD_NS,
         payload_of=np.zeros(request_count, np.int32),
@@ -123,6 +128,23 @@ class Asked:
         is_after = self._issued_ns >= rollback.replied_ns
         is_answered = self._completed_ns < rollback.allowed_ns
         return bool(np.any((self._versions != version) & is_after & is_answered))
+
+
+def _request_count(client: Client, model: str, version: int) -> int:
+    """The requests that the version has answered."""
+    rows = client.describe_models()[model]["versions"]
+    return sum(row.get("request_count", 0) for row in rows if row["version"] == version)
+
+
+def _wait_for_requests(client: Client, model: str, version: int, count: int, clock: Clock) -> None:
+    """Waits until the version has answered so many requests. Raises Unavailable at the timeout."""
+    end_ns = clock.now_ns() + _TIMEOUT_SECONDS * NS_PER_SECOND
+    while _request_count(client, model, version) < count:
+        if clock.now_ns() > end_ns:
+            raise Unavailable(
+                f"version {version} has not answered the other client after {_TIMEOUT_SECONDS} s"
+            )
+        pause(clock, 0.002)
 
 
 def _wait_for_default(client: Client, model: str, version: int, clock: Clock) -> None:
