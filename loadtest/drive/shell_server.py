@@ -1,6 +1,7 @@
 """Any server of the PredictionService, started by a shell command."""
 
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -18,6 +19,11 @@ _READY_SECONDS = 60
 _STOP_SECONDS = 30
 _POLL_SECONDS = 0.05
 _TAIL_LINE_COUNT = 40
+
+# The ports of those that ask for any.
+_GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# Ray's workers listen below.
+_LOWEST_PORT = 20_000
 
 # Descriptor 3 is a pipe from this process. If this process ends without stopping the server, even by
 # SIGKILL, the pipe closes, and the process in the background ends its whole group.
@@ -149,10 +155,25 @@ def filled_in(command: str, *, port: int, model_name: str, base_path: Path) -> s
 
 
 def free_port() -> int:
-    """Finds a TCP port of 127.0.0.1 that no process listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
+    """Finds a TCP port of 127.0.0.1 that no process listens on now.
+
+    It stays free until its server starts: the kernel gives such a port neither to a connection nor to a
+    process that asks for any port.
+    """
+    lowest_given = int(_GIVEN_PORTS.read_text().split()[0])
+    while True:
+        with (
+            suppress(OSError),
+            socket.create_server(("127.0.0.1", _drawn_port(lowest_given))) as free,
+        ):
+            port: int = free.getsockname()[1]
+            return port
+
+
+def _drawn_port(lowest_given: int) -> int:
+    """Draws a port below those that the kernel gives; 0, for any, if there are none."""
+    below = range(_LOWEST_PORT, lowest_given)
+    return secrets.choice(below) if below else 0
 
 
 def group_process_ids(group_id: int) -> Sequence[int]:

@@ -1,17 +1,17 @@
 """A real Prometheus server that scrapes the targets of a test."""
 
 import json
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
+from loadtest.drive.shell_server import free_port
 from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.unit.promtool import tool
 
@@ -116,7 +116,7 @@ def running_prometheus(
     }
     # JSON is valid YAML.
     (directory / "prometheus.yml").write_text(json.dumps(config))
-    prometheus = Prometheus(f"http://127.0.0.1:{_free_port()}")
+    prometheus = Prometheus(f"http://127.0.0.1:{free_port()}")
     with (directory / "prometheus.log").open("w") as log:
         process = subprocess.Popen(
             [
@@ -140,10 +140,3 @@ def running_prometheus(
             process.kill()
             process.wait()
             raise
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port

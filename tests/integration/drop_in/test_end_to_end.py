@@ -9,7 +9,6 @@ flag; here one server has the first model, and one all others and the flags.
 
 import json
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import grpc
 import numpy as np
 import pytest
 
+from loadtest.drive.shell_server import free_port
 from serving.base.protos import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -71,13 +71,6 @@ class Running:
         request = Request(self.url + path, data=json.dumps(document).encode())
         with urlopen(request, timeout=TIMEOUT_SECONDS) as response:
             return json.load(response)
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

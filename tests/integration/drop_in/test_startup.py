@@ -17,15 +17,11 @@ import grpc
 import numpy as np
 import pytest
 
+from loadtest.drive.shell_server import free_port
 from serving.base.clock import SystemClock
 from serving.server.server_log import LogReader
 from tests.integration.clients import TIMEOUT_SECONDS, caller_to
 from tests.integration.exports import ScaleModel
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def is_open(port: int) -> bool:
