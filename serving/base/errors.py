@@ -92,6 +92,10 @@ class NotFound(CallerError):
     code = StatusCode.NOT_FOUND
 
 
+class FilesGone(NotFound):
+    """The directory of a version was gone when its load ended. Once it is back, the same files may load."""
+
+
 class Unimplemented(CallerError):
     """The request uses a feature of TensorFlow Serving that Millpond does not have, or not yet."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from types import MappingProxyType
 
-from serving.base.errors import MillpondError, StatusCode
+from serving.base.errors import FilesGone, MillpondError, StatusCode
 from serving.base.fingerprint import Fingerprint
 
 
@@ -86,11 +86,13 @@ class Health:
 
     code: StatusCode = StatusCode.OK
     message: str = ""
+    # True if the load failed because the version's directory was gone.
+    are_files_gone: bool = False
 
     @classmethod
     def of(cls, error: MillpondError) -> "Health":
         """The health of a version whose load or unload raised `error`."""
-        return cls(error.code, error.message)
+        return cls(error.code, error.message, isinstance(error, FilesGone))
 
 
 HEALTHY = Health()

@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from serving.base.clock import Clock, seconds_since
-from serving.base.errors import Cancelled, NotFound
+from serving.base.errors import Cancelled, FilesGone
 from serving.core.model_settings import GateMode
 from serving.core.servable import GateVerdict, LoadStage, ServableId
 from serving.loading.loader import LoadProgress
@@ -30,7 +30,7 @@ class LoadStages:
     def stage(self, stage: LoadStage) -> Iterator[None]:
         """Times the block as a stage.
 
-        Raises Cancelled if the load is cancelled, before the block runs. Raises NotFound after the
+        Raises Cancelled if the load is cancelled, before the block runs. Raises FilesGone after the
         block, or instead of its error, if the directory of the version is gone.
         """
         if self._progress.cancellation.is_cancelled:
@@ -65,7 +65,7 @@ class LoadStages:
     def _check_directory(self, stage: LoadStage, cause: Exception | None = None) -> None:
         # A file that is missing with its directory is not a fault of the model.
         if not self._directory.is_dir():
-            raise NotFound(
+            raise FilesGone(
                 f"{self._id}: {self._directory} was removed during the load (in {stage.value}); "
-                "drop the version again"
+                "it is loaded again once it is back"
             ) from cause

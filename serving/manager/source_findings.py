@@ -45,6 +45,9 @@ class SourceModelStatus:
     def failed_versions(self, name: str) -> Collection[int]:
         return self._monitor.failed_versions(name)
 
+    def lost_versions(self, name: str) -> Mapping[int, int]:
+        return self._monitor.lost_versions(name)
+
     def available_versions(self, name: str) -> Collection[int]:
         return self._monitor.available_versions(name)
 

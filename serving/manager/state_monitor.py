@@ -135,6 +135,14 @@ class StateMonitor:
             ended = [item for item in self._statuses.get(name, ()) if item.state is END]
         return frozenset(item.id.version for item in ended if item.health != HEALTHY)
 
+    def lost_versions(self, name: str) -> dict[int, int]:
+        """The versions whose load failed because their directory was gone.
+
+        The values are the `found_at_ns` of the files that were to be loaded.
+        """
+        ended = [item for item in self.versions(name) if item.state is END]
+        return {item.id.version: item.found_at_ns for item in ended if item.health.are_files_gone}
+
     def available_versions(self, name: str) -> frozenset[int]:
         """The versions of a model that are AVAILABLE."""
         return frozenset(item.id.version for item in self.versions(name) if item.state is AVAILABLE)

@@ -37,6 +37,7 @@ from serving.source.found_versions import (
     to_compare,
     to_observe,
     with_comparison,
+    without_lost_files,
 )
 from serving.source.glance import Identity, Sight, after_listing, glance
 from serving.source.listing import Child, FilesCheck, Listing, version_directories
@@ -132,6 +133,10 @@ class ModelStatus(Protocol):
         """The versions of the model that have ended with an error."""
         ...
 
+    def lost_versions(self, name: str) -> Mapping[int, int]:
+        """The failed versions whose directory was gone, with the `found_at_ns` of what was to be loaded."""
+        ...
+
     def available_versions(self, name: str) -> Collection[int]:
         """The versions of the model that are AVAILABLE."""
         ...
@@ -167,9 +172,9 @@ class FileSystemSource:
 
     `check` returns the missing assets of a version directory, and raises if it is incomplete.
     A failed version (`ModelStatus.failed_versions`) whose files change is aspired again with a new
-    `found_at_ns`. Every RECHECK_NS the source compares the files of live versions with the files that
-    were found, and warns if they were overwritten. It also warns of a label whose version does not
-    appear.
+    `found_at_ns`, and so is one whose directory was gone and is back. Every RECHECK_NS the source compares
+    the files of live versions with the files that were found, and warns if they were overwritten. It also
+    warns of a label whose version does not appear.
 
     A base path at rest is not listed: a poll only glances at its directory. If `pollers` can watch the
     directory, no poll is due until it changes, or until the files of its versions are compared again.
@@ -466,12 +471,15 @@ class FileSystemSource:
         names, name_notes = version_directories(listing, known, base_path)
         directories = {version: str(Path(base_path, name)) for version, name in names.items()}
         failed = self._model_status.failed_versions(self._name)
+        lost = self._model_status.lost_versions(self._name)
+        state = without_lost_files(state, lost)
         observed = to_observe(state, directories, failed, blocked)
         candidates, read_notes = self._candidates(state, observed, now)
         live = self._fingerprints(to_compare(state, directories, failed, now))
 
         def decide_on(state: SourceState, inputs: SelectionInputs) -> SourceState:
             available = self._model_status.available_versions(self._name)
+            state = without_lost_files(state, lost)
             before = known_to_serve(with_comparison(state, live, now), available)
             after = decide(before, directories, candidates, inputs, now)
             # Read under the lock, so that labels put into effect before `set_selection` are seen.

@@ -5,9 +5,9 @@ A poll reads the disk (`file_system_source.py`) and passes the result with the s
 
 A version is *found* when its directory has settled and is complete. It stays found while the
 directory exists, or when the directory comes back unchanged. A version whose load failed for good is
-*found anew* once its files have changed, settled and are complete. It is then loaded again, so a
-failed version can be repaired in place. A version that serves is not replaced if its files change; a
-note warns of the change.
+*found anew* once its files have changed, settled and are complete, or once its directory is back if the
+load failed because it was gone. It is then loaded again, so a failed version can be repaired in place. A
+version that serves is not replaced if its files change; a note warns of the change.
 """
 
 from collections.abc import Collection, Mapping
@@ -74,7 +74,8 @@ class SelectionInputs:
 class SourceState:
     """The state of a source between two polls.
 
-    `fingerprints` has the fingerprint of each found version, taken when the version was found. `missing`
+    `fingerprints` has the fingerprint of each found version, taken when the version was found, except of one
+    whose directory was gone when its load ended (`without_lost_files`). `missing`
     versions were found and are kept, but are gone from the disk. `looked_at_ns` is when the files of a
     version that may serve were last compared with its fingerprint. `overwritten` are the versions whose
     files differed then. `on_disk` are the versions that have a directory, None until the first poll that
@@ -193,6 +194,23 @@ def known_to_serve(state: SourceState, available: Collection[int]) -> SourceStat
     The files of a version may be repaired between its check and its load.
     """
     return replace(state, broken=state.broken - frozenset(available))
+
+
+def without_lost_files(state: SourceState, lost: Mapping[int, int]) -> SourceState:
+    """Forgets the fingerprints of the versions whose load failed because their directory was gone.
+
+    So they are found anew once it is back, with the same files too. `lost` has the `found_at_ns` of what their
+    loads were to read. A version that was found after that has files that no load has missed.
+    """
+    gone = {
+        version
+        for version, found_at_ns in lost.items()
+        if version in state.found and state.found[version].found_at_ns == found_at_ns
+    }
+    if not gone:
+        return state
+    kept = {version: seen for version, seen in state.fingerprints.items() if version not in gone}
+    return replace(state, fingerprints=kept)
 
 
 def found_fingerprint(state: SourceState, version: int, directory: str) -> Fingerprint | None:

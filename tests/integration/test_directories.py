@@ -15,6 +15,7 @@ from serving.core.servable import AVAILABLE, END, LOADING
 from tests.integration.clients import NOT_SERVING, SERVING, Caller, caller_to, is_right, wait_until
 from tests.integration.conftest import StartServer, WriteConfig
 from tests.integration.exports import ScaleModel, drop, let_settle, write_warm_up
+from tests.integration.held import Held
 from tests.integration.logs import wait_for_a_poll
 from tests.integration.model_host import HostedModel, ModelHost
 
@@ -311,6 +312,22 @@ def test_vanished_base_path_spares_other_models(
     scale.wait_for_states({2: AVAILABLE, 1: END})
     assert_serves(scale, 2)
     assert_serves(lost, 3)
+
+
+@pytest.mark.usefixtures("scale")  # The server is up, so its start does not wait for this load.
+def test_base_path_away_during_a_load_costs_no_version(
+    host: ModelHost, slow_export: Path, held: Held, base_path: Path, tmp_path: Path
+):
+    version = shutil.copytree(slow_export, base_path / "1")
+    write_warm_up(version, "slow", [held.inputs], signature_name="held")
+    let_settle(version)
+    model = host.model(base_path, prefix="away")
+    model.wait_for_states({1: LOADING})
+    away = base_path.rename(tmp_path / "away")
+    held.release()
+    model.wait_for_states({1: END})
+    away.rename(base_path)
+    model.wait_until_available(1)
 
 
 # --- Versions that change ---------------------------------------------------------------------------

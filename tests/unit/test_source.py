@@ -43,6 +43,7 @@ class Aspirations(SourceListener):
         self.current: dict[int, str] = {}
         # The model's status; set by a test.
         self.failed: set[int] = set()
+        self.lost: dict[int, int] = {}
         self.available: set[int] = set()
         self.labels: dict[str, int] = {}
         # The versions of all calls, aspired or not.
@@ -67,6 +68,10 @@ class Aspirations(SourceListener):
     def failed_versions(self, name: str) -> set[int]:
         assert name == self.name
         return self.failed
+
+    def lost_versions(self, name: str) -> dict[int, int]:
+        assert name == self.name
+        return self.lost
 
     def available_versions(self, name: str) -> set[int]:
         assert name == self.name
@@ -505,6 +510,25 @@ def test_source_vanished_base_path_keeps_version(site: Site) -> None:
     assert site.aspirations.lists == [[1]]
     assert [log["event"] for log in logs] == ["base_path_unreadable", "warning_over"]
     assert str(base_path) in logs[0]["reason"]
+
+
+def test_source_version_lost_in_a_load_is_found_anew(site: Site) -> None:
+    base_path = site.path / "models"
+    site.drop("models/1")
+    source = site.source(base_path=base_path)
+    source.poll()
+    base_path.rename(site.path / "elsewhere")
+    source.poll()
+    site.aspirations.failed, site.aspirations.lost = {1}, {1: site.aspirations.found_at_ns[-1]}
+    site.clock.advance(1)
+    source.poll()
+    assert site.aspirations.lists == [[1]]
+    (site.path / "elsewhere").rename(base_path)
+    for _ in range(2):
+        site.clock.advance(1)
+        source.poll()
+    assert site.aspirations.lists == [[1], [1]]
+    assert site.aspirations.anew == [1, 1]
 
 
 def test_source_base_path_that_appears_later_is_found(site: Site) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from structlog.testing import capture_logs
 
 from serving.base.clock import SystemClock
-from serving.base.errors import DataLoss
+from serving.base.errors import DataLoss, FilesGone, NotFound
 from serving.core.servable import (
     AVAILABLE,
     END,
@@ -241,6 +241,19 @@ def test_monitor_failed_versions_ended_with_error() -> None:
     monitor.record(status(2, LOADING))
     assert monitor.failed_versions("m") == set()
     assert monitor.failed_versions("unknown") == set()
+
+
+def test_monitor_lost_versions_have_what_was_found() -> None:
+    monitor = StateMonitor(FakeClock())
+    lost = Health.of(FilesGone("removed during the load"))
+    other = Health.of(NotFound("no such op"))
+    for version, state, health in ((1, END, lost), (2, END, other), (3, LOADING, lost)):
+        monitor.record(
+            ServableStatus(id=ServableId("m", version), state=state, health=health, found_at_ns=7)
+        )
+    assert monitor.lost_versions("m") == {1: 7}
+    monitor.record(status(1, LOADING))
+    assert monitor.lost_versions("m") == {}
 
 
 def test_monitor_available_versions_of_one_model() -> None:
