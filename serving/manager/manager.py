@@ -13,6 +13,7 @@ the reply to an operator, when other models wait too. A load or a slow request o
 delays the versions of another model only if all threads of an executor are taken.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -138,6 +139,9 @@ class AspiredVersionsManager:
             inbox=self._inbox,
             clock=clock,
         )
+        self._list_numbers = itertools.count()
+        # The number of the last list of aspired versions for each stream.
+        self._newest_lists: dict[str, int] = {}
         # The time of each stream's next action if no message arrives before (monotonic).
         self._due_ns: dict[str, int] = {}
         self._is_stopping = False
@@ -149,8 +153,13 @@ class AspiredVersionsManager:
     # --- Any thread -------------------------------------------------------------------------------
 
     def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
-        """Replaces the aspired versions of one stream. Returns at once."""
-        self._inbox.post(Request(name, partial(self._aspire, tuple(versions))))
+        """Replaces the aspired versions of one stream. Returns at once.
+
+        Not called for one stream by two threads at once.
+        """
+        number, left_out = next(self._list_numbers), self._streams.blocked(name)
+        self._newest_lists[name] = number
+        self._inbox.post(Request(name, partial(self._aspire, tuple(versions), number, left_out)))
 
     def set_settings(self, name: str, settings: ModelSettings) -> None:
         """Replaces the settings of one stream. Returns at once.
@@ -323,11 +332,24 @@ class AspiredVersionsManager:
 
     def _begin_stop(self) -> None:
         for state in self._streams.states():
-            self._event(state.name, partial(self._aspire, ()))
+            self._event(state.name, partial(events.aspire, versions=()))
         self._is_stopping = True
 
-    def _aspire(self, versions: tuple[AspiredVersion, ...], turn: Turn) -> None:
-        if not self._is_stopping:
+    def _aspire(
+        self,
+        versions: tuple[AspiredVersion, ...],
+        number: int,
+        left_out: frozenset[int],
+        turn: Turn,
+    ) -> None:
+        """Aspires the versions of the list `number`, which came when the source left out `left_out`.
+
+        A list is stale if other versions are left out by now and a newer list waits: it may lack a version
+        that an operator has allowed since, and that answers.
+        """
+        is_newest = self._newest_lists.get(turn.state.name) == number
+        is_stale = not is_newest and turn.state.blocks.left_out != left_out
+        if not (is_stale or self._is_stopping):
             events.aspire(turn, versions)
 
     def _answer_operator(

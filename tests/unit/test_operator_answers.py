@@ -9,11 +9,11 @@ from structlog.testing import capture_logs
 from serving.base.errors import FailedPrecondition
 from serving.core.blocked_versions import BlockedVersions
 from serving.core.operator_api import Rollback
-from serving.core.servable import Routing
+from serving.core.servable import AVAILABLE, Routing
 from serving.manager.manager import REPLY_SECONDS_MAX
 from serving.manager.turn import Decision, StopLoad
 from tests.unit.fakes.servables import FakeServingMap
-from tests.unit.worlds.manager import KEEP, World, answer, routing
+from tests.unit.worlds.manager import KEEP, World, answer, aspired, routing
 
 
 class NotedMap(FakeServingMap):
@@ -108,6 +108,39 @@ def test_next_message_ends_the_wait_for_a_reply() -> None:
     assert allowed.done()
     # The second message was there after the first answer, and none after the second one.
     assert len(world.clock.waits) == 1
+
+
+class SlowSource(dict[str, object]):
+    """Aspires the newest version that is not left out. An operator is faster: rolls back before version 2 is
+    aspired again.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self.rollbacks: list[Future[Rollback]] = []
+
+    def __setitem__(self, name: str, left_out: object) -> None:
+        assert isinstance(left_out, frozenset)
+        super().__setitem__(name, left_out)
+        if not left_out:
+            self.rollbacks.append(self._world.manager.rollback(name))
+        newest = max(self._world.on_disk - left_out)
+        self._world.manager.set_aspired(name, aspired(newest))
+
+
+def test_stale_list_of_source_changes_no_routing() -> None:
+    """The list without a version that was rolled back is stale once that version is allowed."""
+    world, _ = noted_world()
+    source = SlowSource(world)
+    world.blocked_versions = source  # type: ignore[assignment]
+    world.manager.rollback("m")
+    world.manager.allow("m", 2)
+    world.manager.tick()
+    (second,) = source.rollbacks
+    assert second.result(timeout=0).rolled_back == 2
+    world.run_all()
+    assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
 
 
 def test_refused_rollback_tells_nothing() -> None:
