@@ -46,7 +46,8 @@ class Proxy:
         settings = HaproxySettings(
             bind=self.target,
             stats_socket=str(self.directory / "stats.sock"),
-            check_seconds=0.2,
+            # Also the time for an answer: two late ones, as of a server without a core, count as its end.
+            check_seconds=2,
             drain_seconds=20,
         )
         write_text(self.directory / "haproxy.cfg", text_of(backends, settings))
