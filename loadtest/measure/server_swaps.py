@@ -78,6 +78,8 @@ def _ms(seconds: float | None) -> float | None:
 def swaps_by_both(outcome: Outcome, swaps: Sequence[ServerSwap]) -> list[dict[str, Any]]:
     """Each swap by the server and by its clients, for requests that ended in the same
     span.
+
+    The requests that were in flight at one of its ends may be counted by one side alone.
     """
     latency_ns = outcome.completed_ns - outcome.scheduled_ns
     return [
@@ -85,6 +87,8 @@ def swaps_by_both(outcome: Outcome, swaps: Sequence[ServerSwap]) -> list[dict[st
             "version": swap.version,
             "server": {"count": swap.request_count, **swap.figures_ms},
             "clients": _clients_figures(latency_ns[_ended_in(outcome, swap.span)]),
+            "in_flight_at_ends": _in_flight_at(outcome, swap.span.begin_ns)
+            + _in_flight_at(outcome, swap.span.end_ns),
         }
         for swap in swaps
     ]
@@ -109,6 +113,11 @@ def _ended_in(outcome: Outcome, span: Span) -> npt.NDArray[np.bool_]:
         outcome.completed_ns <= span.end_ns
     )
     return ended
+
+
+def _in_flight_at(outcome: Outcome, instant_ns: int) -> int:
+    is_due = outcome.scheduled_ns <= instant_ns
+    return int((is_due & (outcome.completed_ns > instant_ns)).sum())
 
 
 def _clients_figures(latencies_ns: Latencies) -> dict[str, Any]:

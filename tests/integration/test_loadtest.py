@@ -192,10 +192,10 @@ def test_swap_compares_server_and_client_figures(swapped: Swapped):
     assert [swap["version"] for swap in report["server_swaps"]] == [2, 3]
     for swap in report["server_swaps"]:
         server, clients = swap["server"], swap["clients"]
-        # A request that ends at the edge of a swap and its last second may be counted on either
-        # side: 50 ms of requests.
+        # A request in flight at the edge of a swap and its last second may be counted on either
+        # side, and the edges of both sides differ by 50 ms of requests at most.
         assert clients["count"] > 150
-        assert abs(server["count"] - clients["count"]) <= 10
+        assert abs(server["count"] - clients["count"]) <= 10 + swap["in_flight_at_ends"]
         # The server took no longer than its client for any request, within the histogram's error.
         assert 0 < server["p50_ms"] <= clients["p50_ms"] * 1.02
     both = report["server_swaps_median"]

@@ -78,6 +78,7 @@ def test_client_figures_cover_span_of_server():
     (both,) = swaps_by_both(outcome_of([*inside, *slow_inside, *outside]), [swap(2)])
     assert both["server"] == {"count": 600, "p50_ms": 1.0, "p99_ms": 2.1, "p999_ms": 3.6}
     assert both["clients"] == {"count": 1_001, "p50_ms": 1.0, "p99_ms": 1.0, "p999_ms": 1.0}
+    assert both["in_flight_at_ends"] == 2
     (fewer,) = swaps_by_both(outcome_of([*inside[:900], *slow_inside]), [swap(2)])
     assert fewer["clients"]["p999_ms"] == 11
 
