@@ -12,9 +12,8 @@ from starlette.routing import BaseRoute
 from serving.base.clock import NS_PER_SECOND, Clock
 from serving.monitoring.page_data import PageData
 from serving.monitoring.page_routes import page_routes
+from tests.integration.clients import TIMEOUT_SECONDS
 from tests.unit.fakes.monitored import FakeParts
-
-STARTUP_SECONDS_MAX = 20.0
 
 
 @contextmanager
@@ -40,13 +39,17 @@ def serve_routes(routes: Sequence[BaseRoute], port: int = 0) -> Iterator[str]:
     # Connections wait in the backlog until the server is ready.
     listener.listen()
     app = Starlette(routes=routes)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    # A poll under way is answered, however long that takes: a browser would log an error.
+    patience_seconds = round(TIMEOUT_SECONDS)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=patience_seconds)
+    )
     thread = threading.Thread(target=server.run, args=([listener],), name="page")
     thread.start()
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(STARTUP_SECONDS_MAX)
+        thread.join(2 * patience_seconds)
         listener.close()
         assert not thread.is_alive()

@@ -98,9 +98,8 @@ def test_endless_warm_up_fails_its_version_alone(
     start_server: StartServer, slow_export: Path, endless_warm_up: Path, base_path: Path
 ):
     drop(slow_export, base_path, 1)
-    server = start_server(
-        model_name="slow", base_path=base_path, warmup_request_seconds=0.5, **FLAGS
-    )
+    # So long that a replayed request of version 3 ends in it on a busy machine, too.
+    server = start_server(model_name="slow", base_path=base_path, warmup_request_seconds=3, **FLAGS)
     server.wait_until_available("slow", 1)
     drop(endless_warm_up, base_path, 2)
     wait_for_log(server, "load_failed", version=2)
