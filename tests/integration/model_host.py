@@ -49,8 +49,12 @@ class HostedModel:
         return self
 
     def wait_until_available(self, version: int | None = None) -> None:
-        """Waits until the version (any version, if it is None) is AVAILABLE."""
+        """Waits until the version (any version, if it is None) is AVAILABLE.
+
+        A status may be AVAILABLE a moment before HTTP's documents are. The log has the version after both.
+        """
         self.server.wait_until_available(self.name, version)
+        self.wait_for_log("version_available", **({} if version is None else {"version": version}))
 
     def wait_for_states(self, states: Mapping[int, ServableState]) -> None:
         """Waits until each version in `states` has its state there."""

@@ -197,7 +197,7 @@ def test_withdrawn_version_with_label_is_no_default(
 ) -> None:
     models.drop(models.a, 2)
     client.reload_config(models.configure({models.a: labelled("stable", 2)}))
-    wait_for_states(client, models.a, {2: AVAILABLE})
+    wait_for_states(client, models.a, {1: END, 2: AVAILABLE})
     version_2 = models.base_path(models.a) / "2"
     version_2.rename(version_2.with_name("2.withdrawn"))
     wait_for_states(client, models.a, {1: AVAILABLE})

@@ -83,10 +83,15 @@ def start(start_server: StartServer, training: Training, **flags: object) -> Mod
 
 def swap_to(server: ModelServer, version: int) -> Mapping[str, Any]:
     """Returns the swap that brought a version first: a rollback may have brought it again."""
-    swaps = ServerPages(server.url).swaps(NAME)
-    return next(
-        swap for swap in swaps if (swap["version"], swap["result"]) == (version, "published")
-    )
+    wanted = (version, "published")
+
+    def swaps() -> list[Mapping[str, Any]]:
+        known = ServerPages(server.url).swaps(NAME)
+        return [swap for swap in known if (swap["version"], swap["result"]) == wanted]
+
+    # The version's status may be AVAILABLE a moment before its swap is published.
+    wait_until(swaps, f"the swap to version {version}")
+    return swaps()[0]
 
 
 def metric(server: ModelServer, name: str) -> float | None:

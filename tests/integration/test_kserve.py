@@ -17,7 +17,12 @@ from tritonclient.utils import InferenceServerException
 
 from serving import ModelServer
 from tests.integration import exports
-from tests.integration.clients import TIMEOUT_SECONDS, caller_to, refusal_with_reason
+from tests.integration.clients import (
+    TIMEOUT_SECONDS,
+    caller_to,
+    refusal_with_reason,
+    wait_until,
+)
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
 from tests.integration.kserve_clients import (
@@ -69,7 +74,8 @@ def codes(triton: Any, code: str, http: int) -> str:
 def test_health_and_metadata_are_as_clients_expect(triton: Any, client: Any) -> None:
     as_json = {"as_json": True} if triton is triton_grpc else {}
     assert client.is_server_live()
-    assert client.is_server_ready()
+    # A thread of its own looks at all models.
+    wait_until(client.is_server_ready, "the server to be ready")
     assert client.is_model_ready("echo")
     assert client.is_model_ready("echo", "1")
     assert not client.is_model_ready("echo", "2")
