@@ -17,9 +17,15 @@ ECHO_SECONDS = 0.5
 `timeout` and some supervisors send each signal to the process and to its group. That must not end a drain.
 """
 
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""The signals of which the second one ends a drain. SIGHUP is none, because nobody asks for an end with it: a closed
+terminal sends it several times, and so do tools that want a daemon to read its files again."""
+
 
 class StopSignals:
-    """Receives STOP_SIGNALS in `with`. The first signal requests a stop, the second ends the process.
+    """Receives STOP_SIGNALS in `with`. The first one requests a stop.
+
+    The second of ENDING_SIGNALS ends the process at once.
 
     The interpreter's C handler writes each signal to a pipe, from which the thread `signals` reads it. A
     Python handler would not do, because it runs only on the main thread, between two of that thread's steps.
@@ -38,7 +44,8 @@ class StopSignals:
         self.exit_now = exit_now
         self._clock = clock or SystemClock()
         self._request_stop = request_stop
-        self._requested_at_ns: int | None = None
+        self._is_stopping = False
+        self._told_to_end_at_ns: int | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -68,11 +75,15 @@ class StopSignals:
     def receive(self, number: int) -> None:
         """Handles one signal. Called on the thread `signals`."""
         name = signal.Signals(number).name
-        if self._requested_at_ns is None:
-            self._requested_at_ns = self._clock.now_ns()
+        if not self._is_stopping:
+            self._is_stopping = True
             self._request_stop(name)
+        if number not in ENDING_SIGNALS:
             return
-        if seconds_since(self._clock, self._requested_at_ns) < ECHO_SECONDS:
+        if self._told_to_end_at_ns is None:
+            self._told_to_end_at_ns = self._clock.now_ns()
+            return
+        if seconds_since(self._clock, self._told_to_end_at_ns) < ECHO_SECONDS:
             return
         write_last_line("second_signal", f"millpond: second signal ({name}): exiting at once")
         self.exit_now(128 + number)

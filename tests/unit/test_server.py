@@ -788,6 +788,26 @@ def test_stop_signals_second_exits_at_once_with_a_line(
     assert f"second signal ({second.name})" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("first", STOP_SIGNALS)
+def test_stop_signals_repeated_hangups_end_no_drain(first: signal.Signals) -> None:
+    fixture = Signals()
+    fixture.signals.receive(first)
+    for _ in range(3):
+        fixture.clock.advance(10 * ECHO_SECONDS)
+        fixture.signals.receive(signal.SIGHUP)
+    assert (fixture.reasons, fixture.exits) == ([first.name], [])
+
+
+def test_stop_signals_count_no_hangup_as_the_first() -> None:
+    fixture = Signals()
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        fixture.signals.receive(number)
+        fixture.clock.advance(ECHO_SECONDS)
+    assert (fixture.reasons, fixture.exits) == (["SIGHUP"], [])
+    fixture.signals.receive(signal.SIGINT)
+    assert (fixture.reasons, fixture.exits) == (["SIGHUP"], [130])
+
+
 # --- HTTP -----------------------------------------------------------------------------------------
 
 FREE = HttpPort(0)
