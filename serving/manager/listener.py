@@ -1,4 +1,4 @@
-"""ManagerListener: the events of a manager that other parts act on, and one query to them."""
+"""ManagerListener: the events of a manager that other parts act on, and two queries to them."""
 
 from collections.abc import Collection
 
@@ -16,6 +16,11 @@ class ManagerListener:
         """The versions of a model on disk that its version policy would select."""
         del name
         return ()
+
+    def awaited_base_path(self, name: str) -> str:
+        """The model's base path if no version of it is found yet, while a version of the former one serves; else ""."""
+        del name
+        return ""
 
     def blocked_versions_changed(self, name: str, versions: frozenset[int]) -> None:
         """Takes the versions of a model that its source should leave out."""

@@ -302,7 +302,11 @@ class AspiredVersionsManager:
             self._due_ns[name] = decision.due_ns
 
     def _found(self, state: StreamState) -> Found:
-        return Found(self._listener.found_versions(state.name)) if state.blocks else Found()
+        return self._find(state.name) if state.blocks else Found()
+
+    def _find(self, name: str) -> Found:
+        listener = self._listener
+        return Found(listener.found_versions(name), listener.awaited_base_path(name))
 
     def _figures(self, state: StreamState) -> Figures:
         ready = state.ready_versions if state.unverified else ()
@@ -374,7 +378,7 @@ class AspiredVersionsManager:
                 f"model {name!r} has no versions; "
                 f"models with versions: {listed(self._streams.names())}"
             )
-        turn = self._turn(name, Found(self._listener.found_versions(name)))
+        turn = self._turn(name, self._find(name))
         result = change(turn)
         self._show(turn.before, turn.decision())
         return result, turn

@@ -105,8 +105,16 @@ def _check_cold(turn: Turn, current: int, is_cold_allowed: bool) -> None:
             "there by keep_previous_seconds, or allow a cold rollback (millpond rollback "
             "--cold), which loads one from disk while this one serves on"
         )
-    if not any(version < current for version in blocks.unblocked_of(turn.found.on_disk)):
+    if any(version < current for version in blocks.unblocked_of(turn.found.on_disk)):
+        return
+    if turn.found.awaited_base_path:
         raise FailedPrecondition(
-            f"model {name!r} has no version before {current} on disk that its version policy "
-            f"selects and that is not blocked too{in_memory}; drop one"
+            f"model {name!r} has no version before {current} in its base path "
+            f"{turn.found.awaited_base_path}, where none is found yet, and none of its former base path is loaded "
+            f"any more{in_memory}: drop one there (millpond status says why none is found), or configure the former "
+            "base path again"
         )
+    raise FailedPrecondition(
+        f"model {name!r} has no version before {current} on disk that its version policy "
+        f"selects and that is not blocked too{in_memory}; drop one"
+    )

@@ -20,10 +20,12 @@ from serving.manager.stream import StreamState
 @dataclass(frozen=True)
 class Found:
     """The versions on disk that the version policy would select. Only a stream with blocks, and a rollback,
-    depend on them.
+    depend on them. `awaited_base_path` is "" unless they are of a former base path, because no version of this one
+    is found yet.
     """
 
     on_disk: Collection[int] = ()
+    awaited_base_path: str = ""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,9 @@ class ModelEvents(ManagerListener):
     def found_versions(self, name: str) -> Collection[int]:
         return self._sources.selectable_versions(name)
 
+    def awaited_base_path(self, name: str) -> str:
+        return self._sources.awaited_base_path(name)
+
     def blocked_versions_changed(self, name: str, versions: frozenset[int]) -> None:
         self._sources.set_blocked(name, versions)
 

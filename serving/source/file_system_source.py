@@ -34,6 +34,7 @@ from serving.source.found_versions import (
     next_comparison_seconds,
     next_poll_seconds,
     select_again,
+    selectable_versions,
     to_compare,
     to_observe,
     with_comparison,
@@ -326,10 +327,16 @@ class FileSystemSource:
             return frozenset(self._state.found)
 
     def selectable_versions(self) -> frozenset[int]:
-        """The found versions that the selection would take if each were the only one."""
+        """The versions that would be aspired, each if it were the only one that may be: of a former base path those
+        alone that are aspired already.
+        """
         with self._lock:
-            selection, found = self._inputs.selection, frozenset(self._state.found)
-        return frozenset(version for version in found if selection.select([version]).versions)
+            return selectable_versions(self._state, self._inputs)
+
+    def awaited_base_path(self) -> str:
+        """The base path of which no version is found yet, so that those of the former one stay; "" if none is."""
+        with self._lock:
+            return self._base_path if self._state.is_of_former_base_path else ""
 
     def poll(self, number: int | None = None) -> float | None:
         """Polls once, sets the aspired versions, and returns the seconds until the next poll or None.

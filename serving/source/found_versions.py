@@ -334,6 +334,15 @@ def select_again(
     return replace(state, aspired=aspired, notes=frozenset(notes))
 
 
+def selectable_versions(state: SourceState, inputs: SelectionInputs) -> frozenset[int]:
+    """The versions that would be aspired, each if it were the only one that may be.
+
+    Blocks and grants do not count.
+    """
+    known, applied = _selectable(state, inputs)
+    return frozenset(version for version in known if applied.selection.select([version]).versions)
+
+
 def _selectable(
     state: SourceState, inputs: SelectionInputs
 ) -> tuple[Mapping[int, AspiredVersion], SelectionInputs]:

@@ -620,6 +620,25 @@ def test_source_selectable_versions_follow_selection(site: Site) -> None:
     assert source.found_versions() == {1, 2, 3}
 
 
+def test_source_former_base_path_offers_only_aspired(site: Site) -> None:
+    for name in ("old/1", "old/2", "new/7"):
+        site.drop(name)
+    source = site.source(Latest(1), base_path=site.path / "old")
+    source.poll()
+    assert (set(source.selectable_versions()), source.awaited_base_path()) == ({1, 2}, "")
+    unreadable = site.path / "unreadable"
+    source.set_base_path(str(unreadable), Latest(1))
+    source.poll()
+    assert (set(source.selectable_versions()), source.awaited_base_path()) == (
+        {2},
+        str(unreadable),
+    )
+    assert source.found_versions() == {1, 2}
+    source.set_base_path(str(site.path / "new"), Latest(1))
+    source.poll()
+    assert (set(source.selectable_versions()), source.awaited_base_path()) == ({7}, "")
+
+
 def test_source_dangling_label_is_reported_once(site: Site) -> None:
     site.drop("1")
     site.drop("2")

@@ -510,6 +510,16 @@ def test_cold_rollback_without_older_one_is_refused() -> None:
     assert world.blocked_versions == {}
 
 
+def test_cold_rollback_loads_no_former_base_path() -> None:
+    world = World()
+    world.settle(2)
+    # As a source says whose new base path cannot be read: version 1 of the former one is there.
+    world.on_disk, world.awaited_base_path = {2}, "/new"
+    with pytest.raises(FailedPrecondition, match=r"in its base path /new, where none is found yet"):
+        answer(world, world.manager.rollback("m", is_cold_allowed=True))
+    assert world.blocked_versions == {}
+
+
 def test_refused_rollback_names_rolled_back_version() -> None:
     world = world_with(KEEP)
     world.settle(1)

@@ -73,6 +73,10 @@ class WorldListener(ManagerListener):
     def found_versions(self, name: str) -> Collection[int]:
         return self._world.on_disk
 
+    def awaited_base_path(self, name: str) -> str:
+        del name
+        return self._world.awaited_base_path
+
     def blocked_versions_changed(self, name: str, versions: frozenset[int]) -> None:
         self._world.blocked_versions[name] = versions
 
@@ -108,6 +112,7 @@ class World:
         self.blocked_versions: dict[str, frozenset[int]] = {}
         self.kept_blocked_versions: dict[str, BlockedVersions] = {}
         self.on_disk: set[int] = set()
+        self.awaited_base_path = ""
         self.loading = FakeLoader()
         self.loaders = ManualExecutor()
         self.unloaders = ManualExecutor()

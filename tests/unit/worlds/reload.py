@@ -51,6 +51,9 @@ class FakeSource:
     def selectable_versions(self) -> frozenset[int]:
         return frozenset({7})
 
+    def awaited_base_path(self) -> str:
+        return ""
+
     def _say(self, what: str) -> None:
         self.world.log.append(f"{self.name} {what}")
 
