@@ -73,7 +73,7 @@ class Parameters {
   size_t pinned_count() const { return pieces_.size(); }
   void Unpin(PinnedMemory* pinned) {
     for (const auto& [start, bytes] : std::exchange(pieces_, {})) {
-      if (!pinned->Unpin(start, bytes)) std::abort();
+      if (!pinned->Unpin(start, bytes, nullptr)) std::abort();
     }
   }
 

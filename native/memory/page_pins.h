@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace millpond::memory {
@@ -17,10 +18,12 @@ class PagePinner {
   // Pins whole pages, and makes them resident. Returns false, and pins none, if the system refuses
   // or if too much memory is pinned.
   virtual bool Pin(std::byte* start, size_t bytes) = 0;
-  // Ends what Pin of exactly this range began: no device reads the range then. Returns false if one
-  // may read it for ever, as of a driver that hangs. The pages must neither move nor be unmapped
-  // then.
-  [[nodiscard]] virtual bool Unpin(std::byte* start, size_t bytes) = 0;
+  // Ends what Pin of exactly this range began, and drops `kept`, which keeps the pages: no device
+  // reads the range then. Returns false if `kept` is still there at the return, as of a driver that
+  // hangs. It is dropped later then, on any thread, or never. The pages must neither move nor be
+  // unmapped before.
+  [[nodiscard]] virtual bool Unpin(std::byte* start, size_t bytes,
+                                   std::shared_ptr<const void> kept) = 0;
 };
 
 // The pinned memory of a slab, which are its first bytes. It is pinned and unpinned in pieces, each
@@ -33,20 +36,22 @@ class PinnedPieces {
   // 4 MiB 0.5 ms. A copy to a device ends with its piece, and each copy has a cost of its own.
   static constexpr size_t kPieceBytes = size_t{10} << 20U;
 
-  explicit PinnedPieces(std::byte* start) : start_(start) {}
+  // Whoever is late to unpin a piece has `pages` until then.
+  PinnedPieces(std::byte* start, std::shared_ptr<const void> pages)
+      : start_(start), pages_(std::move(pages)) {}
   ~PinnedPieces() { static_cast<void>(CutBack(0)); }
   PinnedPieces(const PinnedPieces&) = delete;
   PinnedPieces& operator=(const PinnedPieces&) = delete;
 
   size_t bytes() const { return pieces_.empty() ? 0 : pieces_.back().end; }
-  // The end of the last piece that could not be unpinned; 0 if there is none. What lies before it
-  // must stay mapped to the process's end.
-  size_t stuck_end() const { return stuck_end_; }
-  // Pins the next piece, up to `end` at most. Returns false if the pinner refuses, and after a
-  // piece could not be unpinned.
+  // The end of the last piece that is still to be unpinned; 0 if there is none. What lies before it
+  // must stay mapped.
+  size_t stuck_end() const;
+  // Pins the next piece, up to `end` at most. Returns false if the pinner refuses, or if a piece is
+  // still to be unpinned.
   bool PinNext(size_t end, const std::shared_ptr<PagePinner>& pinner);
   // Unpins all pieces that reach beyond `end`, the last one first. Returns false if what lies there
-  // must stay, because one of them could not be unpinned, now or before.
+  // must stay, because one of them is still to be unpinned.
   [[nodiscard]] bool CutBack(size_t end);
 
  private:
@@ -55,10 +60,16 @@ class PinnedPieces {
     size_t end;
     std::shared_ptr<PagePinner> pinner;
   };
+  // A piece that its pinner is late to unpin, or never unpins.
+  struct StuckPiece {
+    size_t end;
+    std::weak_ptr<const void> kept;  // by the pinner
+  };
 
   std::byte* const start_;
+  const std::shared_ptr<const void> pages_;
   std::vector<Piece> pieces_;
-  size_t stuck_end_ = 0;
+  std::vector<StuckPiece> stuck_;
 };
 
 }  // namespace millpond::memory

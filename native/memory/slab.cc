@@ -137,7 +137,7 @@ base::StatusOr<std::unique_ptr<Slab>> Slab::Reserve(size_t bytes) {
 }
 
 Slab::~Slab() {
-  if (is_left_mapped_) return;  // the pins end with it
+  if (is_left_mapped_) return;  // the pins end with it, and nothing is left behind
   Cut(0);
 }
 
@@ -189,7 +189,7 @@ void Slab::ReturnPages(size_t offset, size_t bytes) {
   if (first >= end) return;
   size_t returned = first;
   if (!pins_.CutBack(first)) {
-    returned = std::min(StuckEnd(), end);
+    returned = std::clamp(StuckEnd(), first, end);
     std::memset(start_ + first, 0, returned - first);
   }
   madvise(start_ + returned, end - returned, MADV_DONTNEED);
@@ -219,12 +219,17 @@ size_t Slab::MoveTail(size_t end, size_t bytes, Slab* to, size_t to_offset) {
   return moved_bytes;
 }
 
-// Leaves mapped for ever what cannot be unpinned.
+// Only the destructor may find pages that are still to be unpinned: they are left behind.
 void Slab::Cut(size_t end) {
-  const size_t unmapped = pins_.CutBack(end) ? end : std::min(StuckEnd(), reserved_bytes_);
+  size_t unmapped = end;
+  if (!pins_.CutBack(end)) unmapped = std::clamp(StuckEnd(), end, reserved_bytes_);
+  left_->start = start_ + end;
+  left_->bytes = unmapped - end;
   Unmap(start_ + unmapped, reserved_bytes_ - unmapped);
   reserved_bytes_ = end;
 }
+
+Slab::LeftPages::~LeftPages() { Unmap(start, bytes); }
 
 size_t Slab::StuckEnd() const { return RoundUp(pins_.stuck_end(), kPageBytes); }
 

@@ -36,8 +36,8 @@ bool InterleaveSlabs(const std::vector<int>& nodes);
 // KiB over 512 MiB (native/bench/slab_bench.cc), a random row is read in 9 ns, not 26; sealing
 // takes 30 µs, not 27 ms; unmapping takes 1.3 ms, not 53. A fault no longer stalls the other core.
 // Pins: no page is unmapped, returned, moved or replaced while it is pinned, because each function
-// that does so unpins it first. If a driver does not unpin it, it stays for ever, and its memory
-// too.
+// that does so unpins it first. If a driver is late to unpin it, it stays until then, and its
+// memory too, longer than the slab if need be.
 // Cost: reserved bytes cost only addresses (MAP_NORESERVE). For the rest see each function.
 class Slab {
  public:
@@ -97,13 +97,20 @@ class Slab {
   // Makes the destructor leave the slab mapped. For a slab with blocks that may still be used.
   void LeaveMapped() { is_left_mapped_ = true; }
 
-  // True if a page could not be unpinned: nothing can be moved out of the slab.
+  // True as long as a page is still to be unpinned: nothing can be moved out of the slab.
   bool has_stuck_pins() const { return pins_.stuck_end() > 0; }
   bool is_sealed() const { return is_sealed_.load(std::memory_order_relaxed); }
 
  private:
+  // Pages that outlive their slab until a driver unpins them. Whoever unpins has them.
+  struct LeftPages {
+    ~LeftPages();
+    std::byte* start = nullptr;
+    size_t bytes = 0;
+  };
+
   Slab(std::byte* start, size_t reserved_bytes)
-      : start_(start), reserved_bytes_(reserved_bytes), pins_(start) {}
+      : start_(start), reserved_bytes_(reserved_bytes), pins_(start, left_) {}
 
   base::Status Protect(int protection, bool is_sealed);
   void Cut(size_t end);
@@ -117,6 +124,7 @@ class Slab {
   std::atomic<bool> is_sealed_{false};
   bool is_left_mapped_ = false;
   bool has_small_pages_ = false;
+  const std::shared_ptr<LeftPages> left_ = std::make_shared<LeftPages>();
   PinnedPieces pins_;
 };
 

@@ -27,7 +27,7 @@ Accelerator::Accelerator(std::shared_ptr<const Client> client, std::shared_ptr<P
       stall_ns_(options.stall_ns),
       memory_(DeviceMemory::kUnlimited, options.idle_ns),
       turns_(options.wait_ns_max),
-      staging_(pinned_->pins(), &staging_budget_),
+      staging_(pinned_->pins(), staging_budget_),
       upload_staging_(MakeStaging(ChunkedUpload::kChunkBytes)),
       uploads_(std::make_unique<DriverThread>("upload-" + name_)) {}
 

@@ -156,9 +156,9 @@ class Accelerator {
   StagingPools& staging() const { return staging_; }
   // Makes a pool of staging buffers, `bytes` each. This object must outlive it.
   std::unique_ptr<StagingPool> MakeStaging(size_t bytes) const {
-    return std::make_unique<StagingPool>(pinned_->pins(), &staging_budget_, bytes);
+    return std::make_unique<StagingPool>(pinned_->pins(), staging_budget_, bytes);
   }
-  int64_t staging_bytes() const { return staging_budget_.in_use_bytes(); }
+  int64_t staging_bytes() const { return staging_budget_->in_use_bytes(); }
 
   // Notes whether a run or an upload has failed for another reason than a lack of memory.
   void NoteFailure() const { is_failing_.store(true, std::memory_order_relaxed); }
@@ -203,7 +203,8 @@ class Accelerator {
   mutable DeviceMemory memory_;
   mutable DeviceTurns turns_;
   mutable DeviceTables tables_;
-  mutable base::ByteBudget staging_budget_{kStagingBytesMax};
+  const std::shared_ptr<base::ByteBudget> staging_budget_ =
+      std::make_shared<base::ByteBudget>(kStagingBytesMax);
   mutable StagingPools staging_;
   const std::unique_ptr<StagingPool> upload_staging_;
   std::unique_ptr<DriverThread> uploads_;  // ends first

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "native/pjrt/client.h"
@@ -13,9 +14,11 @@ namespace millpond::pjrt {
 // on a thread of their own.
 //
 // No call is waited for longer than overdue_ns, because a driver may hang. No other one is made
-// until it ends. If the driver ends such a pin after all, the memory is unpinned at once.
+// until it ends. If the driver ends such a pin after all, the memory is unpinned at once. The
+// unpins that were asked for meanwhile are made next, and pins only after them.
 //
-// Thread: any. Owner: shared by PinnedMemory and the staging buffers; it keeps the client.
+// Thread: any. Owner: shared by PinnedMemory and the staging buffers, one for a client, which it
+// keeps.
 class DriverPins {
  public:
   explicit DriverPins(std::shared_ptr<const Client> client, int64_t overdue_ns = kStallNs)
@@ -26,17 +29,21 @@ class DriverPins {
 
   // Returns false if the memory is not pinned: the driver refuses or hangs, or the plugin cannot.
   bool Pin(char* start, size_t bytes);
-  // Ends what Pin of `start` began. Returns false if the driver refuses or hangs: the pages may be
-  // pinned for ever, so the caller must neither move nor unmap them. Another mapping in their
-  // place would be taken for pinned, and copied from the old pages.
-  [[nodiscard]] bool Unpin(char* start);
+  // Is told once whether the pages are unpinned, on the thread of the driver's calls. Until it is
+  // told that they are, they must neither move nor be unmapped: the driver would take another
+  // mapping in their place for pinned, and copy from the old pages. False: the driver refuses, so
+  // they may be pinned for ever.
+  using OnUnpinned = std::function<void(bool is_unpinned)>;
+  // Ends what Pin of `start` began. Returns false unless `on_unpinned` has been told true by then.
+  // If the driver hangs, it is told after the return, once the driver goes on.
+  bool Unpin(char* start, OnUnpinned on_unpinned);
 
   const std::shared_ptr<const Client>& client() const { return client_; }
 
  private:
   class Call;
-
-  bool Make(char* start, size_t bytes);
+  class PinCall;
+  class UnpinCall;
 
   const std::shared_ptr<const Client> client_;
   const int64_t overdue_ns_;

@@ -36,7 +36,7 @@ void DriverThread::Request(Task* task) {
   changed_.notify_all();
 }
 
-bool DriverThread::PerformFor(const std::shared_ptr<Task>& task, int64_t limit_ns) {
+bool DriverThread::PerformFor(const std::shared_ptr<Task>& task, int64_t limit_ns, IfLate if_late) {
   const auto has_ended = std::make_shared<bool>(false);
   std::unique_lock lock(mutex_);
   if (is_stopping_) return false;
@@ -46,7 +46,8 @@ bool DriverThread::PerformFor(const std::shared_ptr<Task>& task, int64_t limit_n
   const auto is_over = [&] { return *has_ended || (is_stopping_ && current_ != task.get()); };
   if (limit_ns == kNoLimit) {
     changed_.wait(lock, is_over);
-  } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), is_over)) {
+  } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), is_over) &&
+             if_late == IfLate::kDropped) {
     // If it has not begun, it never does.
     const auto is_it = [&](const Entry& entry) { return entry.has_ended == has_ended; };
     waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), is_it), waiting_.end());
@@ -54,6 +55,11 @@ bool DriverThread::PerformFor(const std::shared_ptr<Task>& task, int64_t limit_n
   --performing_count_;
   changed_.notify_all();
   return *has_ended;
+}
+
+void DriverThread::AwaitAll() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return waiting_.empty() && current_ == nullptr; });
 }
 
 void DriverThread::Forget(Task* task) {

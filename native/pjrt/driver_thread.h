@@ -39,9 +39,14 @@ class DriverThread {
   // Runs `task`, and waits until it has ended. Returns false if it was not run, because the thread
   // ends. A crash of the task is one of the caller's version (CrashScope).
   [[nodiscard]] bool Perform(Task* task) { return PerformFor(Borrowed(task), kNoLimit); }
+  // The way with a task that has not begun in time.
+  enum class IfLate { kDropped, kRunLater };
   // The same, but waits for `limit_ns` at most, because a driver may hang. Returns false then too:
   // if the task has begun, it goes on, and is kept until it ends.
-  [[nodiscard]] bool PerformFor(const std::shared_ptr<Task>& task, int64_t limit_ns);
+  [[nodiscard]] bool PerformFor(const std::shared_ptr<Task>& task, int64_t limit_ns,
+                                IfLate if_late = IfLate::kDropped);
+  // Waits until nothing is under way or to come.
+  void AwaitAll();
   // `task` is not run any more. Waits if it runs now.
   void Forget(Task* task);
   // The tasks that wait now.

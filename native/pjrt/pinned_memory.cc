@@ -1,17 +1,20 @@
 #include "native/pjrt/pinned_memory.h"
 
 #include <iterator>
+#include <utility>
+
+#include "native/pjrt/keep_for_ever.h"
 
 namespace millpond::pjrt {
 
 bool PinnedMemory::Pin(std::byte* start, size_t bytes) {
-  if (has_failed_.load() || pins_->client()->HasOverduePin()) return false;
-  if (!budget_.Take(static_cast<int64_t>(bytes))) return false;
+  if (counts_->has_failed.load() || pins_->client()->HasOverduePin()) return false;
+  if (!counts_->budget.Take(static_cast<int64_t>(bytes))) return false;
   bool is_pinned = false;
   pins_->client()->pace().Make(
       [&] { is_pinned = pins_->Pin(reinterpret_cast<char*>(start), bytes); });
   if (!is_pinned) {
-    budget_.Return(static_cast<int64_t>(bytes));
+    counts_->budget.Return(static_cast<int64_t>(bytes));
     return false;
   }
   const std::lock_guard lock(mutex_);
@@ -19,17 +22,23 @@ bool PinnedMemory::Pin(std::byte* start, size_t bytes) {
   return true;
 }
 
-bool PinnedMemory::Unpin(std::byte* start, size_t bytes) {
+bool PinnedMemory::Unpin(std::byte* start, size_t bytes, std::shared_ptr<const void> kept) {
+  auto on_unpinned = [counts = counts_, bytes, kept = std::move(kept)](bool is_unpinned) mutable {
+    if (is_unpinned) {
+      counts->budget.Return(static_cast<int64_t>(bytes));
+      kept = nullptr;
+    } else {
+      counts->has_failed.store(true);
+      KeepForEver(std::move(kept));
+    }
+  };
+  if (!AwaitLeases(start)) {
+    on_unpinned(false);
+    return false;
+  }
   bool is_unpinned = false;
-  if (AwaitLeases(start)) {
-    pins_->client()->pace().Make(
-        [&] { is_unpinned = pins_->Unpin(reinterpret_cast<char*>(start)); });
-  }
-  if (is_unpinned) {
-    budget_.Return(static_cast<int64_t>(bytes));
-  } else {
-    has_failed_.store(true);
-  }
+  pins_->client()->pace().Make(
+      [&] { is_unpinned = pins_->Unpin(reinterpret_cast<char*>(start), std::move(on_unpinned)); });
   return is_unpinned;
 }
 

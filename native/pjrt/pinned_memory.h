@@ -33,21 +33,23 @@ class PinnedMemory final : public memory::PagePinner {
   // Pins `bytes_max` at most.
   PinnedMemory(std::shared_ptr<const Client> client, int64_t bytes_max,
                int64_t overdue_ns = kStallNs)
-      : pins_(std::make_shared<DriverPins>(std::move(client), overdue_ns)), budget_(bytes_max) {}
+      : pins_(std::make_shared<DriverPins>(std::move(client), overdue_ns)),
+        counts_(std::make_shared<Counts>(bytes_max)) {}
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
   bool Pin(std::byte* start, size_t bytes) override;
-  // Waits for the end of the leases of the piece, but for abandoned ones. Returns false if there
-  // are some, or if the driver refuses, as after the loss of a device, or hangs. The piece counts
-  // to the end then, because its pages may be held, and nothing is pinned any more.
-  bool Unpin(std::byte* start, size_t bytes) override;
+  // Waits for the end of the leases of the piece, but for abandoned ones. The piece counts until it
+  // is unpinned: later if the driver hangs, and never if there are such leases, or if the driver
+  // refuses, as after the loss of a device. Nothing is pinned any more in the last two cases.
+  [[nodiscard]] bool Unpin(std::byte* start, size_t bytes,
+                           std::shared_ptr<const void> kept) override;
 
   // Returns a lease of the piece that has `place`, or an empty one if it is not pinned.
   Lease Take(const std::byte* place);
 
-  int64_t bytes() const { return budget_.in_use_bytes(); }
-  int64_t bytes_max() const { return budget_.limit_bytes(); }
+  int64_t bytes() const { return counts_->budget.in_use_bytes(); }
+  int64_t bytes_max() const { return counts_->budget.limit_bytes(); }
   // The calls of the driver, for other memory that is pinned.
   const std::shared_ptr<DriverPins>& pins() const { return pins_; }
 
@@ -57,14 +59,19 @@ class PinnedMemory final : public memory::PagePinner {
     int lease_count = 0;
     int abandoned_count = 0;  // of these
   };
+  // The part that an unpin changes, which may end after this object.
+  struct Counts {
+    explicit Counts(int64_t bytes_max) : budget(bytes_max) {}
+    base::ByteBudget budget;
+    std::atomic<bool> has_failed{false};  // a call to unpin
+  };
 
   bool AwaitLeases(const std::byte* start);
   void Return(Piece* piece);
   void Abandon(Piece* piece);
 
   const std::shared_ptr<DriverPins> pins_;
-  base::ByteBudget budget_;
-  std::atomic<bool> has_failed_{false};  // a call to unpin
+  const std::shared_ptr<Counts> counts_;
   std::mutex mutex_;
   std::condition_variable returned_;
   std::map<const std::byte*, Piece> pieces_;  // by their start; guarded by the mutex

@@ -18,40 +18,40 @@ size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * u
 }  // namespace
 
 std::unique_ptr<StagingBlock> StagingBlock::Make(std::shared_ptr<DriverPins> pins,
-                                                 base::ByteBudget* budget, size_t bytes) {
-  base::ByteBudget::Share share(budget);
+                                                 std::shared_ptr<base::ByteBudget> budget,
+                                                 size_t bytes) {
+  base::ByteBudget::Share share(budget.get());
   if (!share.Resize(static_cast<int64_t>(bytes))) return nullptr;
   bytes = RoundUp(bytes, kPageBytes);
   auto* const data =
       static_cast<char*>(::operator new (bytes, std::align_val_t{kPageBytes}, std::nothrow));
   if (data == nullptr) return nullptr;
-  return std::unique_ptr<StagingBlock>(
-      new StagingBlock(std::move(pins), std::move(share), data, bytes));
+  std::shared_ptr<Memory> memory(new Memory{std::move(budget), std::move(share), data});
+  return std::unique_ptr<StagingBlock>(new StagingBlock(std::move(pins), std::move(memory), bytes));
 }
 
 // A block that cannot be pinned serves all the same: the plugin copies it once more.
-StagingBlock::StagingBlock(std::shared_ptr<DriverPins> pins, base::ByteBudget::Share share,
-                           char* data, size_t bytes)
+StagingBlock::StagingBlock(std::shared_ptr<DriverPins> pins, std::shared_ptr<Memory> memory,
+                           size_t bytes)
     : pins_(std::move(pins)),
-      share_(std::move(share)),
-      data_(data),
+      memory_(std::move(memory)),
       bytes_(bytes),
-      is_pinned_(pins_->Pin(data_, bytes)) {}
+      is_pinned_(pins_->Pin(data(), bytes)) {}
 
-// Memory that the driver does not unpin, as after the loss of a device, is neither freed nor
-// returned to the budget: the allocator must not hand out what a device may write.
 StagingBlock::~StagingBlock() {
-  if (is_abandoned_ || (is_pinned_ && !pins_->Unpin(data_))) {
-    share_.Abandon();
-    KeepForEver(data_);
-    return;
-  }
-  ::operator delete (data_, std::align_val_t{kPageBytes});
+  if (is_abandoned_) KeepForEver(memory_);
+  if (is_abandoned_ || !is_pinned_) return;
+  pins_->Unpin(data(), [memory = memory_](bool is_unpinned) {
+    if (!is_unpinned) KeepForEver(memory);
+  });
 }
 
-StagingPool::StagingPool(std::shared_ptr<DriverPins> pins, base::ByteBudget* budget, size_t bytes)
+StagingBlock::Memory::~Memory() { ::operator delete (data, std::align_val_t{kPageBytes}); }
+
+StagingPool::StagingPool(std::shared_ptr<DriverPins> pins, std::shared_ptr<base::ByteBudget> budget,
+                         size_t bytes)
     : pins_(std::move(pins)),
-      budget_(budget),
+      budget_(std::move(budget)),
       bytes_(RoundUp(bytes, 64)),
       at_once_(std::clamp<size_t>(kBytesAtOnce / std::max<size_t>(bytes_, 1), 1, kBuffersAtOnce)) {}
 

@@ -22,24 +22,32 @@ class StagingBlock {
  public:
   // Takes `bytes` from `budget`. Returns null if it, or this machine, has no more.
   static std::unique_ptr<StagingBlock> Make(std::shared_ptr<DriverPins> pins,
-                                            base::ByteBudget* budget, size_t bytes);
+                                            std::shared_ptr<base::ByteBudget> budget, size_t bytes);
+  // Memory that the driver is late to unpin is freed, and returned to the budget, only then. If it
+  // refuses, as after the loss of a device, that never happens: the allocator must not hand out
+  // what a device may write.
   ~StagingBlock();
   StagingBlock(const StagingBlock&) = delete;
   StagingBlock& operator=(const StagingBlock&) = delete;
 
-  char* data() const { return data_; }
+  char* data() const { return memory_->data; }
   bool is_pinned() const { return is_pinned_; }
-  bool Contains(const char* place) const { return place >= data_ && place < data_ + bytes_; }
+  bool Contains(const char* place) const { return place >= data() && place < data() + bytes_; }
   // A device that is gone may use the memory, so it is never freed, and stays in the budget.
   void Abandon() { is_abandoned_ = true; }
 
  private:
-  StagingBlock(std::shared_ptr<DriverPins> pins, base::ByteBudget::Share share, char* data,
-               size_t bytes);
+  struct Memory {
+    ~Memory();
+    const std::shared_ptr<base::ByteBudget> budget;
+    base::ByteBudget::Share share;
+    char* const data;
+  };
+
+  StagingBlock(std::shared_ptr<DriverPins> pins, std::shared_ptr<Memory> memory, size_t bytes);
 
   const std::shared_ptr<DriverPins> pins_;
-  base::ByteBudget::Share share_;  // returned when the memory is free
-  char* const data_;
+  const std::shared_ptr<Memory> memory_;
   const size_t bytes_;
   const bool is_pinned_;
   bool is_abandoned_ = false;
@@ -61,7 +69,8 @@ class StagingPool {
   class Lease;
 
   // `bytes` are those of a buffer, 1 or more.
-  StagingPool(std::shared_ptr<DriverPins> pins, base::ByteBudget* budget, size_t bytes);
+  StagingPool(std::shared_ptr<DriverPins> pins, std::shared_ptr<base::ByteBudget> budget,
+              size_t bytes);
 
   // Makes the first buffers, if there are none yet.
   void Prepare();
@@ -80,7 +89,7 @@ class StagingPool {
   void Abandon(Buffer buffer);
 
   const std::shared_ptr<DriverPins> pins_;
-  base::ByteBudget* const budget_;
+  const std::shared_ptr<base::ByteBudget> budget_;
   const size_t bytes_;  // of a buffer; a multiple of a cache line
   const size_t at_once_;
   std::mutex mutex_;
@@ -120,16 +129,15 @@ class StagingPool::Lease {
 // Thread: any number at once. A pool ends with the last version that has it.
 class StagingPools {
  public:
-  StagingPools(std::shared_ptr<DriverPins> pins, base::ByteBudget* budget)
-      : pins_(std::move(pins)), budget_(budget) {}
+  StagingPools(std::shared_ptr<DriverPins> pins, std::shared_ptr<base::ByteBudget> budget)
+      : pins_(std::move(pins)), budget_(std::move(budget)) {}
 
-  // Returns the pool of buffers of `bytes`, 1 or more, with its first buffers. The budget must
-  // outlive it.
+  // Returns the pool of buffers of `bytes`, 1 or more, with its first buffers.
   std::shared_ptr<StagingPool> Get(const std::string& model, size_t bytes);
 
  private:
   const std::shared_ptr<DriverPins> pins_;
-  base::ByteBudget* const budget_;
+  const std::shared_ptr<base::ByteBudget> budget_;
   std::mutex mutex_;
   std::map<std::pair<std::string, size_t>, std::weak_ptr<StagingPool>> pools_;
 };

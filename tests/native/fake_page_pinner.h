@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "native/memory/page_pins.h"
@@ -38,20 +40,27 @@ class FakePagePinner final : public memory::PagePinner {
     return true;
   }
 
-  bool Unpin(std::byte* start, size_t bytes) override {
+  bool Unpin(std::byte* start, size_t bytes, std::shared_ptr<const void> kept) override {
     EXPECT_EQ(pinned_.count(start), 1);
     EXPECT_EQ(pinned_[start], bytes);
     EXPECT_TRUE(IsResident(start, bytes)) << "unpinned too late";
-    if (!unpins) return false;
+    if (!unpins) {
+      late_[start] = std::move(kept);
+      return false;
+    }
     pinned_.erase(start);
     bytes_ -= bytes;
     return true;
   }
 
-  // Forgets the ranges that could not be unpinned.
-  void ForgetAll() {
-    pinned_.clear();
-    bytes_ = 0;
+  // Unpins what it was late to.
+  void UnpinLate() {
+    for (const auto& [start, kept] : late_) {
+      EXPECT_TRUE(IsResident(start, pinned_[start])) << "unmapped too early";
+      bytes_ -= pinned_[start];
+      pinned_.erase(start);
+    }
+    late_.clear();
   }
 
   // Expects that no page was given back or moved while it was pinned.
@@ -72,6 +81,7 @@ class FakePagePinner final : public memory::PagePinner {
   }
 
   std::map<std::byte*, size_t> pinned_;
+  std::map<std::byte*, std::shared_ptr<const void>> late_;
   size_t bytes_ = 0;
 };
 

@@ -167,7 +167,7 @@ TEST_F(PjrtTest, CallsThatStopRunsAreMadeOneByOne) {
                                  [&] { EXPECT_TRUE(accelerator->LoadExecutable(bytes).ok()); }));
     waiting.push_back(std::async(std::launch::async, [&] {
       EXPECT_TRUE(accelerator->pinned()->Pin(memory, sizeof(memory)));
-      accelerator->pinned()->Unpin(memory, sizeof(memory));
+      EXPECT_TRUE(accelerator->pinned()->Unpin(memory, sizeof(memory), nullptr));
     }));
     base::SleepNs(30'000'000);
     for (auto& each : waiting) {
@@ -234,7 +234,7 @@ TEST_F(PjrtTest, ALoadThatHangsHoldsUpNoOtherDevice) {
     EXPECT_TRUE(program->Offer(1, std::move(accelerators[1]->LoadExecutable(bytes).value())).ok());
     EXPECT_EQ(RunOnes(*program, 1), std::vector{kFactor});
   }
-  EXPECT_TRUE(accelerators[1]->pinned()->Unpin(memory, sizeof(memory)));
+  EXPECT_TRUE(accelerators[1]->pinned()->Unpin(memory, sizeof(memory), nullptr));
   EXPECT_EQ(hung.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   end.set_value();
   EXPECT_TRUE(hung.get());
@@ -274,7 +274,43 @@ TEST_F(HangingPinTest, NoPinIsMadeUntilItsEnd) {
   while (!pinned_->Pin(memory_[1], sizeof(memory_[1]))) std::this_thread::yield();
   EXPECT_EQ(controls_->live_pins, 1) << "the other piece may be unmapped by now";
   EXPECT_EQ(pinned_->Take(memory_[0]).end(), nullptr);
-  EXPECT_TRUE(pinned_->Unpin(memory_[1], sizeof(memory_[1])));
+  EXPECT_TRUE(pinned_->Unpin(memory_[1], sizeof(memory_[1]), nullptr));
+}
+
+// The memory has an owner, and counts, until it is unpinned.
+TEST_F(HangingPinTest, UnpinsThatComeMeanwhileFollowItsEnd) {
+  pin_count_ = 1;  // this one does not hang
+  ASSERT_TRUE(pinned_->Pin(memory_[1], sizeof(memory_[1])));
+  pin_count_ = 0;
+  HangInAPin();
+  auto kept = std::make_shared<int>(0);
+  const std::weak_ptr<int> owner = kept;
+  EXPECT_FALSE(pinned_->Unpin(memory_[1], sizeof(memory_[1]), std::move(kept)));
+  EXPECT_FALSE(owner.expired());
+  EXPECT_EQ(pinned_->bytes(), sizeof(memory_[1]));
+  EXPECT_EQ(controls_->live_pins, 1);
+  end_.set_value();
+  while (!owner.expired()) std::this_thread::yield();
+  while (!pinned_->Pin(memory_[1], sizeof(memory_[1]))) std::this_thread::yield();
+  EXPECT_EQ(pinned_->bytes(), sizeof(memory_[1]));
+  EXPECT_EQ(controls_->live_pins, 1);
+  EXPECT_TRUE(pinned_->Unpin(memory_[1], sizeof(memory_[1]), nullptr));
+}
+
+TEST_F(HangingPinTest, UnpinsFollowItsEndAfterTheLastOwner) {
+  pin_count_ = 1;  // this one does not hang
+  ASSERT_TRUE(pinned_->Pin(memory_[1], sizeof(memory_[1])));
+  pin_count_ = 0;
+  HangInAPin();
+  auto kept = std::make_shared<int>(0);
+  const std::weak_ptr<int> owner = kept;
+  EXPECT_FALSE(pinned_->Unpin(memory_[1], sizeof(memory_[1]), std::move(kept)));
+  pinned_.reset();
+  EXPECT_FALSE(owner.expired());
+  end_.set_value();
+  while (client_.use_count() > 1) std::this_thread::yield();
+  EXPECT_TRUE(owner.expired());
+  EXPECT_EQ(controls_->live_pins, 0);
 }
 
 TEST_F(HangingPinTest, OthersThatWaitAlreadyAreNotMade) {
@@ -327,7 +363,8 @@ TEST_F(PjrtTest, NoPinThatWasLeftStays) {
     DriverPins pins(client, /*overdue_ns=*/0);
     auto* const start = reinterpret_cast<char*>(memory);
     for (int pin = 0; pin < 5'000; ++pin) {
-      if (pins.Pin(start, sizeof(memory))) EXPECT_TRUE(client->Unpin(start).ok());
+      if (!pins.Pin(start, sizeof(memory))) continue;
+      pins.Unpin(start, [](bool is_unpinned) { EXPECT_TRUE(is_unpinned); });
     }
     while (client->HasOverduePin()) std::this_thread::yield();
   }

@@ -60,7 +60,7 @@ TEST(SlabAssembly, SpareThatCannotBeUnpinnedKeepsNoOtherFromGiving) {
   const auto slab = std::move(assembly.Perform().value());
   EXPECT_EQ(assembly.resident_bytes(), 4 * kMiB);
   EXPECT_EQ(spares.size(), 1U);
-  pinner->ForgetAll();
+  pinner->UnpinLate();
 }
 
 TEST(SlabAssembly, SpareWithTooMuchMemoryGivesOnlyWhatIsWanted) {

@@ -231,7 +231,7 @@ TEST(Slab, UnpinsAllThatIsReturnedMovedOrUnmapped) {
 
 // A device may read such pages for ever, and a driver may take what is mapped in their place for
 // them.
-TEST(Slab, PagesThatCannotBeUnpinnedStay) {
+TEST(Slab, PagesStayUntilTheyAreUnpinned) {
   const auto pinner = std::make_shared<FakePagePinner>();
   auto slab = ReserveSlab(32 * kMiB);
   PinAll(slab.get(), 20 * kMiB, pinner);
@@ -248,9 +248,26 @@ TEST(Slab, PagesThatCannotBeUnpinnedStay) {
   EXPECT_EQ(slab->start()[18 * kMiB], std::byte{0});
   pinner->ExpectAllResident();
   EXPECT_EQ(to->MoveTail(4 * kMiB, 2 * kMiB, slab.get(), 2 * kMiB), 0) << "their place is taken";
+  pinner->UnpinLate();
+  EXPECT_FALSE(slab->has_stuck_pins());
+  pinner->unpins = true;
+  PinAll(slab.get(), 20 * kMiB, pinner);
+  EXPECT_EQ(to->MoveTail(4 * kMiB, 2 * kMiB, slab.get(), 2 * kMiB), 2 * kMiB);
+}
+
+TEST(Slab, PagesUnpinnedAfterItsEndAreUnmapped) {
+  const auto pinner = std::make_shared<FakePagePinner>();
+  auto slab = ReserveSlab(32 * kMiB);
+  std::byte* const start = slab->start();
+  PinAll(slab.get(), 20 * kMiB, pinner);
+  pinner->unpins = false;
   slab.reset();
   pinner->ExpectAllResident();
-  pinner->ForgetAll();
+  EXPECT_FALSE(IsMapped(start + 20 * kMiB)) << "nothing pinned is there";
+  pinner->UnpinLate();
+  for (const size_t place : {size_t{0}, 10 * kMiB, 20 * kMiB - kPageBytes}) {
+    EXPECT_FALSE(IsMapped(start + place));
+  }
 }
 
 TEST(Slab, ARefusedMoveLeavesNothingPinnedInItsPlace) {

@@ -407,7 +407,7 @@ TEST_F(UploadTest, MemoryThatIsNotUnpinnedStaysCounted) {
   const std::shared_ptr<PinnedMemory> pinned = accelerator_->pinned();
   ASSERT_TRUE(pinned->Pin(memory[0], sizeof(memory[0])));
   controls_->unpins = false;
-  EXPECT_FALSE(pinned->Unpin(memory[0], sizeof(memory[0])));
+  EXPECT_FALSE(pinned->Unpin(memory[0], sizeof(memory[0]), nullptr));
   EXPECT_EQ(pinned->Take(memory[0]).end(), nullptr);
   EXPECT_EQ(accelerator_->State().pinned_bytes, sizeof(memory[0]));
   EXPECT_FALSE(pinned->Pin(memory[1], sizeof(memory[1])));
@@ -440,10 +440,22 @@ TEST_F(UploadTest, AnUnpinThatHangsHoldsUpNothing) {
   EXPECT_FALSE(next->PinNext(8 * kMiB, accelerator_->pinned()));
   UploadAll({TensorAt(next->start(), 7 * kMiB)});
   end.set_value();
-  accelerator_.reset();
-  while (controls_->live_clients > 0) std::this_thread::yield();
-  EXPECT_LE(controls_->live_pins, 2);
-  controls_->live_pins = 0;
+  while (accelerator_->State().pinned_bytes > 0) std::this_thread::yield();
+  EXPECT_EQ(controls_->live_pins, 0);
+  while (!next->PinNext(8 * kMiB, accelerator_->pinned())) std::this_thread::yield();
+}
+
+TEST_F(UploadTest, AStagingBlockIsFreedOnceItIsUnpinned) {
+  Open(/*pinned_bytes_max=*/-1, /*stall_ns=*/20'000'000);
+  const int64_t bytes = accelerator_->staging_bytes();
+  auto pool = accelerator_->MakeStaging(4096);
+  static_cast<void>(pool->Take());
+  std::promise<void> end;
+  controls_->before_unpin = [ended = end.get_future().share()] { ended.wait(); };
+  pool.reset();
+  EXPECT_GT(accelerator_->staging_bytes(), bytes);
+  end.set_value();
+  while (accelerator_->staging_bytes() > bytes) std::this_thread::yield();
 }
 
 TEST_F(UploadTest, AStagingBlockThatIsNotUnpinnedIsKept) {
