@@ -141,20 +141,22 @@ Slab::~Slab() {
   Cut(0);
 }
 
-// Calls `visit` with the offset of each part of the slab and a vector of mincore for its pages.
+// Calls `visit` with the offset of each part of the slab before `end`, and a vector of mincore for
+// its pages.
 template <typename Visit>
-void Slab::VisitPages(const Visit& visit) const {
+void Slab::VisitPages(size_t end, const Visit& visit) const {
+  end = RoundUp(std::min(end, reserved_bytes_), kPageBytes);
   std::array<unsigned char, 4096> pages{};  // 16 MiB a call.
-  for (size_t offset = 0; offset < reserved_bytes_; offset += pages.size() * kPageBytes) {
-    const size_t bytes = std::min(pages.size() * kPageBytes, reserved_bytes_ - offset);
+  for (size_t offset = 0; offset < end; offset += pages.size() * kPageBytes) {
+    const size_t bytes = std::min(pages.size() * kPageBytes, end - offset);
     if (mincore(start_ + offset, bytes, pages.data()) != 0) continue;
     visit(offset, pages.data(), bytes / kPageBytes);
   }
 }
 
-size_t Slab::ResidentBytes() const {
+size_t Slab::ResidentBytes(size_t end) const {
   size_t page_count = 0;
-  VisitPages([&](size_t /*offset*/, const unsigned char* pages, size_t count) {
+  VisitPages(end, [&](size_t /*offset*/, const unsigned char* pages, size_t count) {
     page_count += std::count_if(pages, pages + count, IsResident);
   });
   return page_count * kPageBytes;
@@ -162,7 +164,7 @@ size_t Slab::ResidentBytes() const {
 
 size_t Slab::ResidentEnd() const {
   size_t end = 0;
-  VisitPages([&](size_t offset, const unsigned char* pages, size_t count) {
+  VisitPages(reserved_bytes_, [&](size_t offset, const unsigned char* pages, size_t count) {
     while (count > 0 && !IsResident(pages[count - 1])) --count;
     if (count > 0) end = offset + count * kPageBytes;
   });

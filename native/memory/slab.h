@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -52,9 +53,9 @@ class Slab {
   std::byte* start() const { return start_; }
   size_t reserved_bytes() const { return reserved_bytes_; }
 
-  // Returns the bytes of the pages that currently have memory behind them. Uses mincore, which
-  // takes 0.1 to 0.3 ms for 512 MiB.
-  size_t ResidentBytes() const;
+  // Returns the bytes of the pages that currently have memory behind them, among those before
+  // `end`. Uses mincore, which takes 0.1 to 0.3 ms for 512 MiB.
+  size_t ResidentBytes(size_t end = SIZE_MAX) const;
 
   // Returns the end of the last page that has memory behind it; 0 if none has. Costs the same.
   size_t ResidentEnd() const;
@@ -117,7 +118,7 @@ class Slab {
   size_t StuckEnd() const;
   void LoseUnit(size_t offset);
   template <typename Visit>
-  void VisitPages(const Visit& visit) const;
+  void VisitPages(size_t end, const Visit& visit) const;
 
   std::byte* const start_;
   size_t reserved_bytes_;  // Only MoveTail changes it.

@@ -37,6 +37,11 @@ size_t VersionTables::MissingBytes(size_t held_slab_bytes) const {
   return std::min(written_slab_bytes, wanted_bytes - std::min(wanted_bytes, held_slab_bytes));
 }
 
+size_t StoredTable::ResidentBytes() const {
+  if (!state.contents.empty()) return state.bytes;
+  return std::min(state.bytes, slab->ResidentBytes(state.bytes));
+}
+
 void StoredTable::AddHolder(const TableHolder& holder) {
   loads.insert(holder.load);
   newest_load = std::max(newest_load, holder.load);

@@ -60,6 +60,9 @@ struct StoredTable {
   void RemoveHolder(const TableHolder& holder);
   // True if a load or a version holds it.
   bool has_version() const { return state.holder_count > keeper_count; }
+  // Returns the bytes of the table that are in memory. A table without contents is measured,
+  // because a load may have failed before it wrote all of it (Slab::ResidentBytes).
+  size_t ResidentBytes() const;
   // True if the keeper fills it with a copy.
   bool is_copied_to() const { return keeper_count > 0 && !has_version() && state.contents.empty(); }
 };

@@ -259,7 +259,7 @@ size_t TableStore::FreeBytes(const std::string& owner) const {
   const std::lock_guard lock(mutex_);
   size_t bytes = 0;
   for (const auto& table : tables_) {
-    if (table->state.owner == owner && !table->has_version()) bytes += table->state.bytes;
+    if (table->state.owner == owner && !table->has_version()) bytes += table->ResidentBytes();
   }
   return bytes;
 }

@@ -151,8 +151,9 @@ class TableStore final : public TableHome, public std::enable_shared_from_this<T
   base::Status Seal(const std::vector<const TableClaim*>& claims);
 
   TableStatistics Statistics() const;
-  // The bytes of the owner's tables that no load and no version holds. They are in memory, and for
-  // the owner's next version alone.
+  // The bytes in memory of the owner's tables that no load and no version holds. They are for the
+  // owner's next version alone. A table with contents has all its memory, another one only what a
+  // load or the keeper has written by now: that is measured, at the cost of Slab::ResidentBytes.
   size_t FreeBytes(const std::string& owner) const;
 
  private:
