@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from millpond.table_changes import CHANGED_RATIO_MAX, ManyRowsChanged
+from millpond.version_files import refuse_target
 from serving.base.errors import FailedPrecondition
 from serving.base.quiet_stderr import quiet_stderr
 from serving.base.tensorflow_package import REQUIREMENT
@@ -24,10 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     parsed = make_parser().parse_args(arguments)
     # Checked before TensorFlow is imported, which takes seconds.
-    if parsed.out.exists():
-        raise FailedPrecondition(
-            f"{parsed.out} exists already: choose another version, or delete it"
-        )
+    refuse_target(parsed.out, parsed.old, parsed.new)
     with quiet_stderr(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ManyRowsChanged)
         delta = _importer()(

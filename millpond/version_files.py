@@ -37,6 +37,16 @@ def refuse_existing(path: Path) -> None:
         raise FailedPrecondition(f"{path} exists already: choose another version, or delete it")
 
 
+def refuse_target(path: Path, *sources: Path) -> None:
+    """Raises FailedPrecondition if something is at `path`, or if `path` lies inside one of the `sources`."""
+    refuse_existing(path)
+    for source in sources:
+        if path.resolve().is_relative_to(source.resolve()):
+            raise FailedPrecondition(
+                f"{path} lies inside {source}, which is only read: choose a place outside of it"
+            )
+
+
 @contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
     """Yields a new directory beside `path`, which becomes `path` at the end.

@@ -102,6 +102,10 @@ def _from_log(parsed: argparse.Namespace) -> int:
     path = warm_up_file(parsed.output)
     if path.exists() and not parsed.force:
         raise InvalidConfig(f"{path} exists; --force overwrites it")
+    if path.resolve() in {log_path.resolve() for log_path in parsed.logs}:
+        raise InvalidConfig(
+            f"{path} is one of the logs, which are only read; give another --output"
+        )
     sample = LogSample(
         parsed.count,
         seed=parsed.seed,

@@ -30,7 +30,7 @@ from millpond.version_files import (
     PREFIX,
     VARIABLES,
     link_tree,
-    refuse_existing,
+    refuse_target,
 )
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
@@ -57,16 +57,16 @@ def export_delta(
     the base; with `verify` it is compared too. The rest of the model is written whole. With `copy` the
     base's files are copied if they cannot be linked.
 
-    Raises FailedPrecondition if `path` exists, `base` is not the one that it was, the model is not the one of
-    the base, more than `changed_ratio_max` of all rows have changed, or no link can be made. Raises
-    InvalidArgument for wrong arguments, DataLoss for a damaged base, another MillpondError if TensorFlow
+    Raises FailedPrecondition if `path` exists or lies inside the base, `base` is not the one that it was, the
+    model is not the one of the base, more than `changed_ratio_max` of all rows have changed, or no link can be
+    made. Raises InvalidArgument for wrong arguments, DataLoss for a damaged base, another MillpondError if TensorFlow
     cannot write, and OSError. After an error nothing is left at `path` or beside it. Warns of a table with so
     many changed rows that a server reads it in full for later deltas.
     """
     path = Path(path)
     check_ratio(changed_ratio_max)
-    refuse_existing(path)
     found = _opened(base)
+    refuse_target(path, found.path)
     index = read_index(found.path / PREFIX)
     graph_bytes = object_graph_bytes(found.path)
     model_values = _values_of_model(model, ObjectGraph(graph_bytes), found, index)

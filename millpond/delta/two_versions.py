@@ -60,7 +60,7 @@ from millpond.version_files import (
     VARIABLES,
     link_tree,
     locked_directory,
-    refuse_existing,
+    refuse_target,
 )
 from serving.base.errors import FailedPrecondition, InvalidArgument
 
@@ -144,15 +144,15 @@ def delta_of_versions(
     "model/table", or the large ones, as `export_base` chooses them. `new` may be an ordinary version if `old` is
     one, or is a delta that this function has made of ordinary versions.
 
-    Raises FailedPrecondition if `path` exists, the two have different graphs, assets or variables, more than
-    `changed_ratio_max` of the rows differ, or no link can be made; InvalidArgument if there is no such
-    table; DataLoss for a damaged version; and OSError. After an error nothing is left. Warns as `export_delta`
-    does.
+    Raises FailedPrecondition if `path` exists or lies inside one of the two, they have different graphs, assets
+    or variables, more than `changed_ratio_max` of the rows differ, or no link can be made; InvalidArgument if
+    there is no such table; DataLoss for a damaged version; and OSError. After an error nothing is left. Warns as
+    `export_delta` does.
     """
-    path = Path(path)
+    old, new, path = Path(old), Path(new), Path(path)
     check_ratio(changed_ratio_max)
-    refuse_existing(path)
-    versions = _read_alike(Path(old), Path(new), path)
+    refuse_target(path, old, new)
+    versions = _read_alike(old, new, path)
     _refuse_other_variables(*versions)
     tables = _tables(versions[0], table_names, table_bytes_min)
     with ExitStack() as stack:

@@ -120,7 +120,7 @@ class SlabPool(Protocol):
         """Counts the tables and their bytes by use. The slabs of the pool include theirs."""
 
     def free_table_bytes(self, owner: str) -> int:
-        """The bytes in memory of the owner's tables that no load and no version holds: they are for its next version."""
+        """The bytes in memory of the owner's tables without a holder: they are for its next version."""
 
     def stop(self) -> None:
         """Ends the keeper's thread, and waits for its step under way. A second call does nothing."""

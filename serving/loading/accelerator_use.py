@@ -22,6 +22,7 @@ from serving.loading.autotuning import Autotuning, Tuning
 from serving.loading.compile_runs import CompileRuns, Program
 from serving.loading.device_placement import DevicePlacement
 from serving.loading.side_choices import SideChoices
+from warmup.signature_defs import is_version
 
 _log = structlog.get_logger(__name__)
 
@@ -51,10 +52,18 @@ def cuda_plugin_path() -> str:
 def make_cache_directory(directory: str) -> None:
     """Makes the directory of compiled programs, with mode 0700, or checks the one that is there.
 
-    The server runs what lies there. Raises InvalidConfig if anyone else may write to it.
+    The server runs what lies there. Raises InvalidConfig if anyone else may write to it, or if it lies inside a
+    version, whose files would then change.
     """
+    place = Path(directory).resolve()
     try:
-        Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (place, *place.parents):
+            if is_version(folder):
+                raise InvalidConfig(
+                    f"--accelerator_cache_directory={directory} lies inside the version {folder}, whose files do not "
+                    "change; name another directory"
+                )
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = os.stat(directory)
     except OSError as error:
         raise InvalidConfig(

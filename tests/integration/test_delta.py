@@ -408,6 +408,15 @@ def test_existing_target_is_refused(model: TrainedModel) -> None:
         model.export_base(1)
 
 
+def test_delta_inside_its_base_is_refused(model: TrainedModel) -> None:
+    from millpond.delta import export_delta
+
+    before = sorted(model.base_path.rglob("*"))
+    with pytest.raises(FailedPrecondition, match=r"lies inside .*/1, which is only read"):
+        export_delta(model.module, model.base_path / "1", model.base_path / "1" / "new" / "2")
+    assert sorted(model.base_path.rglob("*")) == before
+
+
 def test_other_file_system_needs_a_copy(
     model: TrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,17 @@ def test_a_cache_directory_is_for_the_server_alone(tmp_path: Path) -> None:
             make_cache_directory(str(directory))
 
 
+def test_a_cache_directory_in_a_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "saved_model.pb").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "m" / "1")
+    for directory in ("m/1", "m/1/programs", "link/a/programs"):
+        with pytest.raises(InvalidConfig, match=r"lies inside the version .*/m/1,"):
+            make_cache_directory(str(tmp_path / directory))
+    assert [path.name for path in (tmp_path / "m" / "1").iterdir()] == ["saved_model.pb"]
+    make_cache_directory(str(tmp_path / "m" / "programs"))
+
+
 def test_a_cache_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidConfig, match="cannot be made"):

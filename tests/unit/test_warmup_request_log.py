@@ -118,6 +118,9 @@ def test_command_overwrites_only_by_force(
     assert "--force overwrites it" in capsys.readouterr().err
     assert output.read_bytes() == b"kept"
     assert main(["from-log", str(log_file), f"--output={output}", "--force"]) == 0
+    before = log_file.read_bytes()
+    assert main(["from-log", str(log_file), f"--output={log_file}", "--force"]) == 1
+    assert log_file.read_bytes() == before
     assert len(list(read_logs(output))) == 20
 
 
