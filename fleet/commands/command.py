@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fleet.commands.coordinator_call import ask
 from fleet.commands.status_text import print_models, print_replicas, print_servers, print_versions
-from fleet.config.config import OPERATION_PATH, REPLICAS_PATH, STATUS_PATH
+from fleet.config.config import OPERATION_PATH, REPLICAS_PATH, STATUS_PATH, read_fleet_text
 from serving.base.errors import FailedPrecondition
 from serving.base.name_text import printable
 from serving.commands.argument_types import model_name, version_number
@@ -113,7 +113,7 @@ def _start(parsed: argparse.Namespace) -> int:
         if config.ray is None:
             service = FleetService(config, SystemClock())
         else:
-            service = _front(config, parsed.config.read_text(encoding="utf-8"))
+            service = _front(config, read_fleet_text(parsed.config))
         # A daemon thread: if `run` fails, no signal comes, and the thread must not keep the process alive.
         waiter = threading.Thread(
             target=_stop_at_signal, args=(stopped, service.stop), name="signals", daemon=True
@@ -148,7 +148,7 @@ def _stop(parsed: argparse.Namespace) -> int:
         )
     from fleet.ray.deployment import attach
 
-    attach(parsed.config.read_text(encoding="utf-8")).shut_down()
+    attach(read_fleet_text(parsed.config)).shut_down()
     print("the fleet has stopped: all its servers have drained")
     return 0
 

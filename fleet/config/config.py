@@ -28,6 +28,7 @@ from fleet.config.kubernetes_settings import KubernetesSettings
 from fleet.config.ray_settings import Flags, RayModel, RaySettings
 from fleet.files.haproxy import Backend, HaproxySettings, haproxy_text
 from fleet.rollout.wave_settings import WaveSettings, WaveSize
+from serving.base.bounded_files import CONFIG_BYTES_MAX, read_bounded_text
 from serving.base.errors import InvalidConfig
 from serving.base.name_text import listed
 from serving.core.model_settings import CanarySettings
@@ -198,10 +199,15 @@ class FleetConfig:
             )
 
 
+def read_fleet_text(path: Path) -> str:
+    """Reads the text of the file. Raises OSError, UnicodeDecodeError, and InvalidConfig for a file that is too long."""
+    return read_bounded_text(path, CONFIG_BYTES_MAX)
+
+
 def read_fleet_config(path: Path) -> FleetConfig:
     """Reads the file. Raises InvalidConfig with the file's name."""
     try:
-        return parse_fleet_config(path.read_text(encoding="utf-8"))
+        return parse_fleet_config(read_fleet_text(path))
     except OSError as error:
         raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
     except (InvalidConfig, UnicodeDecodeError) as error:

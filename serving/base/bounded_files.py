@@ -3,6 +3,7 @@
 A sparse file of 1 GB takes no space on a disk, so whoever may write a version can make one.
 """
 
+import codecs
 from pathlib import Path
 
 from serving.base.errors import InvalidConfig
@@ -29,7 +30,15 @@ def read_bounded_bytes(path: Path, bytes_max: int) -> bytes:
     return content
 
 
+def read_bounded_utf8(path: Path, bytes_max: int) -> bytes:
+    """Does the same for a text, without the byte order mark that some editors put before UTF-8.
+
+    No parser of settings takes the mark for white space, and people do not see it.
+    """
+    return read_bounded_bytes(path, bytes_max).removeprefix(codecs.BOM_UTF8)
+
+
 def read_bounded_text(path: Path, bytes_max: int) -> str:
-    """Does the same for UTF-8, with the line ends of `Path.read_text`. Raises UnicodeDecodeError too."""
-    text = read_bounded_bytes(path, bytes_max).decode("utf-8")
+    """Decodes that, with the line ends of `Path.read_text`. Raises UnicodeDecodeError too."""
+    text = read_bounded_utf8(path, bytes_max).decode("utf-8")
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from serving.base.bounded_files import CONFIG_BYTES_MAX, read_bounded_bytes
+from serving.base.bounded_files import CONFIG_BYTES_MAX, read_bounded_utf8
 
 _NO_TEXT = re.compile("[\udc80-\udcff]")
 
@@ -15,7 +15,7 @@ def read_config_text(path: Path) -> str:
     Bytes that are not UTF-8 become escapes, like `\\351`. Within a quoted base path the escapes stand for
     the path's bytes. Anywhere else the parser refuses them.
     """
-    text = read_bounded_bytes(path, CONFIG_BYTES_MAX).decode(errors="surrogateescape")
+    text = read_bounded_utf8(path, CONFIG_BYTES_MAX).decode(errors="surrogateescape")
     return text if text.isascii() else _NO_TEXT.sub(_escape, text)
 
 

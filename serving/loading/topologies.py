@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from serving.base.bounded_files import SETTINGS_BYTES_MAX, read_bounded_text
 from serving.base.errors import InvalidConfig
 
 _HOPPER = """\
@@ -67,16 +68,13 @@ TOPOLOGIES: Mapping[str, str] = MappingProxyType(
 )
 """The descriptions of the GPUs that have a name here."""
 
-_DESCRIPTION_BYTES_MAX = 2**20
-
 
 def topology_description(name: str) -> str:
     """The description of a GPU: one of `TOPOLOGIES`, or the text of a file. Raises InvalidConfig for neither."""
     if name in TOPOLOGIES:
         return TOPOLOGIES[name]
     try:
-        with Path(name).open(encoding="utf-8") as file:
-            return file.read(_DESCRIPTION_BYTES_MAX)
+        return read_bounded_text(Path(name), SETTINGS_BYTES_MAX)
     except (OSError, ValueError) as error:
         raise InvalidConfig(
             f"--topology={name} is none of {', '.join(TOPOLOGIES)}, and no file that can be read: {error}; "

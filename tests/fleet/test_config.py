@@ -39,6 +39,12 @@ def test_small_file_has_defaults() -> None:
     assert config.haproxy is None
 
 
+def test_byte_order_mark_changes_no_config(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(SMALL, encoding="utf-8-sig")
+    assert read_fleet_config(path) == parse_fleet_config(SMALL)
+
+
 def test_waves_have_sizes_and_a_judgement() -> None:
     text = '[waves]\nsizes = ["2", 3, "12.5%"]\nrequest_count = 500\njudged_seconds = 5\n'
     waves = parse_fleet_config(SMALL + text).waves

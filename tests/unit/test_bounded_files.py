@@ -17,6 +17,8 @@ from serving.config.model_config_file import read_model_config_file
 from serving.config.model_settings_file import read_model_settings_file
 from serving.config.monitoring_config_file import read_monitoring_config_file
 from serving.config.tls_config import read_tls_config
+from serving.loading.topologies import topology_description
+from tests.unit.pem import config_text, make_identity
 from warmup.records import RECORD_BYTES_MAX, encode_record, read_records
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +91,45 @@ def test_endless_config_file_is_refused(tmp_path: Path, read: Callable[[Path], o
     path = sparse(tmp_path / VERSION_FILE, 2**40)
     with pytest.raises(InvalidConfig, match="has more than"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (read_batching_parameters_file, "max_batch_size { value: 8 }"),
+        (
+            lambda path: read_batching_parameters_of_version(path.parent),
+            "max_batch_size { value: 8 }",
+        ),
+        (
+            read_model_config_file,
+            'model_config_list { config { name: "m" base_path: "/m" model_platform: "tensorflow" } }',
+        ),
+        (
+            lambda path: read_model_settings_file(path, ("m",)),
+            "[default]\nkeep_previous_seconds = 7\n",
+        ),
+        (read_monitoring_config_file, 'prometheus_config { enable: true path: "/figures" }'),
+        (lambda path: topology_description(str(path)), "platform_name: 'CUDA'"),
+    ],
+)
+def test_byte_order_mark_changes_no_settings(
+    tmp_path: Path, read: Callable[[Path], object], text: str
+) -> None:
+    expect_same_with_mark(tmp_path / VERSION_FILE, read, text)
+
+
+def test_byte_order_mark_changes_no_certificate(tmp_path: Path) -> None:
+    identity = make_identity(tmp_path, "server")
+    text = config_text(identity.key, identity.certificate)
+    expect_same_with_mark(tmp_path / "tls.config", read_tls_config, text)
+
+
+def expect_same_with_mark(path: Path, read: Callable[[Path], object], text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    without_mark = read(path)
+    path.write_text(text, encoding="utf-8-sig")
+    assert read(path) == without_mark
 
 
 def test_endless_warmup_record_is_refused(tmp_path: Path) -> None:
