@@ -25,6 +25,9 @@ from serving.core.servable import (
 )
 from serving.data_plane.servables import Servable
 
+NO_LONGER_ASPIRED = "it is no longer aspired"
+"""The reason of most cancelled lives, and of canaries that end."""
+
 
 class IllegalMove(InternalError):
     """A move that TRANSITIONS does not have, or that the life's state forbids. Nothing was changed."""
@@ -99,8 +102,8 @@ class LoaderHarness:
     begun_with: ModelSettings | None = None
     # The time of the next retry (monotonic); None if no retry is waiting.
     retry_at_ns: int | None = None
-    # True if the load should stop at its next stage.
-    is_cancelled: bool = False
+    # Why the life was cancelled; "" if it was not.
+    cancelled_because: str = ""
     is_leaving: bool = False
     # True if it serves, and was found again with other files than it has loaded.
     has_other_files: bool = False
@@ -135,6 +138,11 @@ class LoaderHarness:
     @property
     def state(self) -> ServableState:
         return self.status.state
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True if the life was cancelled: a load under way should stop at its next stage."""
+        return bool(self.cancelled_because)
 
     @property
     def is_discarded(self) -> bool:
@@ -235,7 +243,8 @@ class LoaderHarness:
         """
         self._require(LOADING, to="fail to load")
         if self.is_cancelled:
-            return self._move(END, now, health=Health.of(_cancelled(self.id, error)))
+            cancelled = _cancelled(self.id, self.cancelled_because, error)
+            return self._move(END, now, health=Health.of(cancelled))
         failed_count = self.status.failed_load_count + 1
         delay_ns = retry.delay_ns(error, failed_count, drawn)
         if delay_ns is None and is_given_room:
@@ -253,8 +262,8 @@ class LoaderHarness:
         )
         return replace(self, status=status, retry_at_ns=now.ns + delay_ns)
 
-    def cancel(self, now: Now) -> "LoaderHarness":
-        """Ends a life that is not AVAILABLE yet. Raises IllegalMove for any other life.
+    def cancel(self, now: Now, because: str = NO_LONGER_ASPIRED) -> "LoaderHarness":
+        """Ends a life that is not AVAILABLE yet, for a reason. Raises IllegalMove for any other life.
 
         Moves to END at once if no load is under way. Otherwise the load has to be stopped, and
         `load_failed` follows.
@@ -262,8 +271,8 @@ class LoaderHarness:
         self._require(START, LOADING, to="be cancelled")
         ended = self
         if not self.is_load_under_way:
-            ended = self._move(END, now, health=Health.of(_cancelled(self.id)))
-        return replace(ended, is_cancelled=True, retry_at_ns=None)
+            ended = self._move(END, now, health=Health.of(_cancelled(self.id, because)))
+        return replace(ended, cancelled_because=because, retry_at_ns=None)
 
     def found_again(self, aspired: AspiredVersion) -> "LoaderHarness":
         """Takes what the source has found for a version that serves already.
@@ -306,12 +315,12 @@ class LoaderHarness:
         return replace(self, status=replace(self.status, **changes))
 
 
-def _cancelled(servable_id: ServableId, error: MillpondError | None = None) -> Cancelled:
+def _cancelled(
+    servable_id: ServableId, because: str, error: MillpondError | None = None
+) -> Cancelled:
     if error is None or isinstance(error, Cancelled):
-        return Cancelled(f"{servable_id}: cancelled before it was loaded; it is no longer aspired")
-    return Cancelled(
-        f"{servable_id}: no longer aspired; its last load attempt failed: {error.message}"
-    )
+        return Cancelled(f"{servable_id}: cancelled before it was loaded; {because}")
+    return Cancelled(f"{servable_id}: {because}; its last load attempt failed: {error.message}")
 
 
 def _retry_message(

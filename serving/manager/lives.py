@@ -1,7 +1,7 @@
 """The lives of a stream: which begin, are cancelled or dropped as the aspired versions change. Pure."""
 
-from serving.core.servable import AVAILABLE, END, LOADING, START, ServableId
-from serving.manager.harness import LoaderHarness
+from serving.core.servable import AVAILABLE, END, LOADING, START, AspiredVersion, ServableId
+from serving.manager.harness import NO_LONGER_ASPIRED, LoaderHarness
 from serving.manager.turn import StopLoad, Turn
 
 
@@ -15,7 +15,7 @@ def apply_aspired(turn: Turn) -> None:
         # A version that is aspired in another directory would load the files of a former base path.
         is_there = files is not None and files.directory == harness.aspired.directory
         if not is_there and state in (START, LOADING) and not harness.is_cancelled:
-            _cancel(turn, harness)
+            _cancel(turn, harness, NO_LONGER_ASPIRED if files is None else _moved_to(files))
         elif files is not None and state is AVAILABLE and files != harness.aspired:
             _find_again(turn, harness.found_again(files))
     # Now and not at the next decision: a later event may aspire a version again that is omitted now.
@@ -34,8 +34,12 @@ def _find_again(turn: Turn, harness: LoaderHarness) -> None:
         )
 
 
-def _cancel(turn: Turn, harness: LoaderHarness) -> None:
-    cancelled = harness.cancel(turn.now)
+def _moved_to(files: AspiredVersion) -> str:
+    return f"it is aspired in another directory now, {files.directory}, and loaded from there"
+
+
+def _cancel(turn: Turn, harness: LoaderHarness, because: str) -> None:
+    cancelled = harness.cancel(turn.now, because)
     if cancelled.status is harness.status:
         turn.state = turn.state.with_harness(cancelled)
         turn.effects.append(StopLoad(harness.id.version))
@@ -74,5 +78,5 @@ def end_canary_unless_aspired(turn: Turn) -> None:
     if version is None or version in turn.state.aspired:
         return
     if version not in turn.state.blocks:
-        turn.log("info", "canary_ended", version=version, reason="it is no longer aspired")
+        turn.log("info", "canary_ended", version=version, reason=NO_LONGER_ASPIRED)
     turn.reroute(canary=None)

@@ -322,6 +322,26 @@ def test_manager_does_not_retry_in_a_former_directory(world: World) -> None:
     assert world.loading.directories == {ServableId("m", 1): "/moved/1"}
 
 
+@pytest.mark.parametrize("is_load_over", [False, True])
+def test_manager_says_that_a_load_begins_elsewhere(world: World, is_load_over: bool) -> None:
+    """The load in the former directory is under way, or waits for a retry."""
+    messages: list[str] = []
+    world.monitor.add_listener(
+        lambda status: messages.append(status.health.message) if status.state is END else None
+    )
+    if is_load_over:
+        world.fail(1, transient())
+    world.aspire(1)
+    if is_load_over:
+        world.run_loads()
+    move(world, 1)
+    world.run_all()
+    assert world.states() == {1: AVAILABLE}
+    (message,) = messages
+    assert "it is aspired in another directory now, /moved/1, and loaded from there" in message
+    assert "no longer aspired" not in message
+
+
 def files(ctime_ns: int, own_ctime_ns: int = 0) -> Fingerprint:
     """A version's directory with one file."""
     return Fingerprint((("", 0, 0, own_ctime_ns), ("saved_model.pb", 10, 0, ctime_ns)))
