@@ -176,8 +176,8 @@ class CheckedLoad:
         with self._stage(LoadStage.INIT):
             load.run_init()
             self._check_values(load)
-            has_predecessor = self._settings.incumbent(self._id) is not None
-            report_tables(self._id, load, self._progress, has_predecessor=has_predecessor)
+            is_first = not self._settings.follows_another(self._id)
+            report_tables(self._id, load, self._progress, is_first=is_first)
         accelerator = self._accelerator
         if is_batched or accelerator is not None:
             load.analyze_rows()

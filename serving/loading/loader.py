@@ -74,7 +74,8 @@ class LoadSettings:
     `arenas` is None if parameters come from the request memory. `reservoir` is None if no live
     requests are kept; each version gets it. `request_statistics` is None if requests are not
     recorded; each version gets it too. `request_log` is None if no requests can be logged.
-    `incumbent` returns the version that serves the name now, or None. `ops` is None if no ops
+    `incumbent` returns the version that serves the name now, or None. `follows_another` returns True if one has
+    served before, and may be gone, as if it is unloaded before the load of the next one. `ops` is None if no ops
     are added to those that the process has.
     """
 
@@ -82,6 +83,7 @@ class LoadSettings:
     warm_up: WarmUp
     self_warm_up: SelfWarmUp
     incumbent: Callable[[ServableId], Servable | None]
+    follows_another: Callable[[ServableId], bool]
     batch_records: BatchRecords
     batch_refusals: BatchRefusals
     arenas: Arenas | None = None

@@ -15,12 +15,12 @@ _log = structlog.get_logger(__name__)
 
 
 def report_tables(
-    servable_id: ServableId, load: SavedModelLoad, progress: LoadProgress, *, has_predecessor: bool
+    servable_id: ServableId, load: SavedModelLoad, progress: LoadProgress, *, is_first: bool
 ) -> None:
     """Reports the bytes that were read and kept, and why a delta was restored in full.
 
-    The reason is no warning without a predecessor, because a first version reads all of its variables. The notes of
-    the load have it all the same.
+    The reason is no warning of a model's first version, which reads all of its variables. The notes of the load have
+    it all the same.
     Does nothing for a version without tables, which always reads them. Call it after `run_init`.
     """
     reports = load.table_reports()
@@ -39,7 +39,7 @@ def report_tables(
     if not reason:
         return
     progress.noted({RESTORED_IN_FULL: reason})
-    (_log.warning if has_predecessor else _log.info)(
+    (_log.info if is_first else _log.warning)(
         RESTORED_IN_FULL,
         model=servable_id.name,
         version=servable_id.version,

@@ -72,6 +72,16 @@ class Streams:
         """The blocked versions of a model with their blocks, the fallback included."""
         return self.of(name).blocks.by_version
 
+    def follows_another(self, servable_id: ServableId) -> bool:
+        """True if another version of the model was AVAILABLE before, and may be gone by now.
+
+        A version that was first aspired together with this one does not count.
+        """
+        state = self.of(servable_id.name)
+        harness = state.harnesses.get(servable_id.version)
+        aspired_with = frozenset() if harness is None else harness.aspired_with
+        return bool(state.served - aspired_with - {servable_id.version})
+
     def incumbent(self, servable_id: ServableId) -> Servable | None:
         """The version whose clients `servable_id` will get: the one that answers now.
 

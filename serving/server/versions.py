@@ -159,6 +159,7 @@ class Versions:
             foundation,
             arenas=arenas,
             incumbent=self.streams.incumbent,
+            follows_another=self.streams.follows_another,
             request_statistics=self._statistics,
             batch_records=self.batches,
             batch_refusals=self._batch_refusals,

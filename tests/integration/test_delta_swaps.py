@@ -198,10 +198,13 @@ def test_delta_beside_a_kept_version_copies_a_table(
         assert not swap["delta_restored_in_full"]
 
 
+@pytest.mark.parametrize("policy", ["availability", "resource"])
 def test_delta_of_a_replaced_file_is_read_in_full(
-    start_server: StartServer, training: Training
+    start_server: StartServer, training: Training, tmp_path: Path, policy: str
 ) -> None:
-    server = start(start_server, training)
+    settings = tmp_path / "models.toml"
+    settings.write_text(f'[models.{NAME}]\naspired_version_policy = "{policy}"\n')
+    server = start(start_server, training, model_settings_file=settings)
     version = max(training.answers) + 1
     training.model.replace_tables()
     training.export(version)
@@ -209,7 +212,7 @@ def test_delta_of_a_replaced_file_is_read_in_full(
     swap = swap_to(server, version)
     assert "of another file" in swap["delta_restored_in_full"]
     said = wait_for_log(server, "delta_restored_in_full", model=NAME, version=version)
-    assert said["reason"] == swap["delta_restored_in_full"]
+    assert (said["level"], said["reason"]) == ("warning", swap["delta_restored_in_full"])
     assert metric(server, "serving_swap_delta_restored_in_full") == 1
 
 

@@ -139,6 +139,7 @@ def make_loader(
         "warm_up": warm_up,
         "self_warm_up": no_self_warm_up,
         "incumbent": lambda servable_id: None,
+        "follows_another": lambda servable_id: False,
         "batch_records": BatchRecords(),
         "batch_refusals": BatchRefusals(clock),
     }

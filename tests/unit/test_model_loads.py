@@ -53,6 +53,7 @@ def make_loads(plane: FakePlane, *, has_strict_input_shapes: bool = False) -> Mo
         warm_up=nothing,
         self_warm_up=nothing,
         incumbent=nothing,
+        follows_another=lambda servable_id: False,
         batch_records=BatchRecords(),
         batch_refusals=BatchRefusals(FakeClock()),
         has_strict_input_shapes=has_strict_input_shapes,

@@ -25,13 +25,13 @@ def load_of(*reports: TableReport) -> FakeSavedModelLoad:
 
 def test_a_version_without_tables_reports_nothing() -> None:
     progress = FakeProgress()
-    report_tables(ID, load_of(), progress, has_predecessor=True)
+    report_tables(ID, load_of(), progress, is_first=False)
     assert (progress.figures, progress.notes) == ({}, {})
 
 
 def test_a_delta_reports_what_it_read_and_kept() -> None:
     progress = FakeProgress()
-    report_tables(ID, load_of(table(), table()), progress, has_predecessor=True)
+    report_tables(ID, load_of(table(), table()), progress, is_first=False)
     assert progress.figures == {
         "restored_bytes": 112,
         "kept_bytes": 10_400,
@@ -45,7 +45,7 @@ def test_a_delta_that_is_restored_in_full_says_why() -> None:
     progress = FakeProgress()
     with capture_logs() as logs:
         load = load_of(table(read_bytes=1_000, reason="held"))
-        report_tables(ID, load, progress, has_predecessor=True)
+        report_tables(ID, load, progress, is_first=False)
     assert progress.notes == {"delta_restored_in_full": "t: held"}
     assert [(line["event"], line["reason"], line["log_level"]) for line in logs] == [
         ("delta_restored_in_full", "t: held", "warning")
@@ -56,7 +56,7 @@ def test_first_version_is_read_without_a_warning() -> None:
     progress = FakeProgress()
     with capture_logs() as logs:
         load = load_of(table(read_bytes=1_000, reason="no copy"))
-        report_tables(ID, load, progress, has_predecessor=False)
+        report_tables(ID, load, progress, is_first=True)
     assert progress.notes == {"delta_restored_in_full": "t: no copy"}
     assert [(line["event"], line["log_level"]) for line in logs] == [
         ("delta_restored_in_full", "info")

@@ -486,6 +486,18 @@ def test_incumbent_of_a_lower_version_is_none() -> None:
     assert world.streams.incumbent(ServableId("m", 1)) is None
 
 
+@pytest.mark.parametrize("policy", list(PolicyName))
+def test_version_follows_one_whatever_the_policy(policy: PolicyName) -> None:
+    """A policy may unload the version that serves before it loads the next one."""
+    world = world_with(ModelSettings(aspired_version_policy=policy))
+    world.settle(1)
+    assert not world.streams.follows_another(ServableId("m", 1))
+    seen: list[bool] = []
+    world.loading.during = lambda: seen.append(world.streams.follows_another(ServableId("m", 2)))
+    world.settle(2)
+    assert seen == [True]
+
+
 def test_incumbent_is_none_among_joint_versions() -> None:
     world = World()
     world.aspire(1, 2)
@@ -494,6 +506,7 @@ def test_incumbent_is_none_among_joint_versions() -> None:
     world.run_all()
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
     assert world.streams.incumbent(ServableId("m", 2)) is None
+    assert not world.streams.follows_another(ServableId("m", 2))
     world.aspire(1, 2, 3)
     assert world.streams.incumbent(ServableId("m", 3)) is world.servable(2)
 
