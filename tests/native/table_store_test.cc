@@ -907,7 +907,7 @@ TEST_F(TableStoreTest, NoNeedChangesWhileThePoolIsTold) {
 
 #ifdef __SANITIZE_THREAD__
 // It takes half a second for each, and has no races to find: a sequence has one thread.
-constexpr int kSequenceCount = 6;
+constexpr int kSequenceCount = 2;
 #else
 constexpr int kSequenceCount = 40;
 #endif
