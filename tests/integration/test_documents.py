@@ -3,7 +3,8 @@
 The marks of a block are described in tests/documents.py. The blocks of a page run in order in a
 directory of their own: paths below /models, /tmp, /data and /etc/millpond lead there, and ports
 lead to the page's server. `millpond serve` runs in the background and is stopped at the end,
-cleanly. A block of Python has a process of its own, in which TensorFlow is imported already if it imports it.
+cleanly. A block of Python has a process of its own, in which TensorFlow and Keras are imported already if it imports
+one of them.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -32,6 +33,7 @@ from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import REPOSITORY
 from tests.integration.kept_exports import kept_demo_model, kept_drop_in_models
 from tests.integration.warm_python import WarmPython
+from tests.integration.warm_servers import SERVE_COMMAND, WarmProcess
 
 RUNNABLE = [
     page
@@ -49,6 +51,8 @@ NO_TENSORFLOW = "\nimport sys\nassert 'tensorflow' not in sys.modules\n"
 IMPORTS_TENSORFLOW = re.compile(r"^import (tensorflow|keras)\b", re.MULTILINE)
 # The comment promises that this file works without TensorFlow.
 WITHOUT_TENSORFLOW = "clients.md"
+# A server of the other pages starts with its modules imported, which takes a fifth of the processor time.
+STARTS_AS_SHOWN = ("README.md", "getting-started.md")
 SERVE = re.compile(r"\s*millpond serve\b")
 TERMINAL_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 # Commands that change nothing: they are repeated until the output matches the page.
@@ -64,10 +68,7 @@ import os, shutil, sys
 words = sys.argv[1:]
 has = lambda name: any(word.split("=")[0] == "--" + name for word in words)
 if words[:1] == ["serve"]:
-    words += [] if has("host") else ["--host=127.0.0.1"]
-    words += [] if has("port") else ["--port={grpc}"]
-    words += [] if has("rest_api_port") else ["--rest_api_port={http}"]
-    words += [] if has("log_format") else ["--log_format=human"]
+    words += [f"--{{name}}={{value}}" for name, value in {flags!r}.items() if not has(name)]
 elif words[:1] == ["demo-model"]:
     command, directory, option, version = words
     assert option == "--version", words
@@ -84,12 +85,24 @@ class World:
     """The place in which the examples of a page run: a directory, two ports and at most one server."""
 
     def __init__(
-        self, directory: Path, exports: Path, warm_python: Callable[[str], WarmPython]
+        self,
+        directory: Path,
+        exports: Path,
+        warm_python: Callable[[str], WarmPython],
+        *,
+        starts_as_shown: bool,
     ) -> None:
         self.directory = directory
         self._exports = exports
         self._warm_python = warm_python
+        self._starts_as_shown = starts_as_shown
         self._grpc_port, self._http_port = free_port(), free_port()
+        self._flags = {
+            "host": "127.0.0.1",
+            "port": self._grpc_port,
+            "rest_api_port": self._http_port,
+            "log_format": "human",
+        }
         self._server: subprocess.Popen[bytes] | None = None
         self._log_path = directory / "server.log"
         # A socket's path has at most 108 characters; pytest's directories can be longer.
@@ -107,8 +120,7 @@ class World:
         wrapper.write_text(
             WRAPPER.format(
                 python=sys.executable,
-                grpc=self._grpc_port,
-                http=self._http_port,
+                flags=self._flags,
                 ctr=str(self._exports / "ctr" / "1"),
                 millpond=str(binaries / "millpond"),
             )
@@ -175,15 +187,34 @@ class World:
     def serve(self, arguments: list[str]) -> None:
         """Starts a server in place of the running one and waits until it is ready."""
         self.stop()
+        start = self._start_as_shown if self._starts_as_shown else self._start_warm
         with self._log_path.open("ab") as log:
-            self._server = subprocess.Popen(
-                [str(self.directory / "bin" / "millpond"), "serve", *arguments],
-                cwd=self.directory,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stderr=log,
-            )
+            self._server = start(arguments, log)
         wait_until(self._is_ready, "the page's server is ready")
+
+    def _start_as_shown(self, arguments: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [str(self.directory / "bin" / "millpond"), "serve", *arguments],
+            cwd=self.directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+        )
+
+    def _start_warm(self, arguments: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        """Starts what the command line would start, with its modules imported (`warm_servers.py`)."""
+        given = {word.split("=")[0] for word in arguments}
+        more = [
+            f"--{name}={value}" for name, value in self._flags.items() if f"--{name}" not in given
+        ]
+        own = ("PATH", "HOME", "MILLPOND_RUN_DIRECTORY")
+        return WarmProcess(
+            [*SERVE_COMMAND, *arguments, *more],
+            cwd=self.directory,
+            env={**os.environ, **{name: self._environment[name] for name in own}},
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+        )
 
     def _is_ready(self) -> bool:
         assert self._server is not None
@@ -238,11 +269,16 @@ def output_of(result: "subprocess.CompletedProcess[str]", script: str) -> str:
 def warm_python(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[str], WarmPython]]:
-    """Returns the process that has imported TensorFlow for an interpreter."""
+    """Returns the process that has imported TensorFlow for an interpreter, and Keras for that of the server."""
     with contextlib.ExitStack() as stack:
         yield cache(
             lambda python: stack.enter_context(
-                WarmPython(tmp_path_factory.mktemp("programs"), python)
+                # A page of another environment chooses what Keras runs on before it imports it.
+                WarmPython(
+                    tmp_path_factory.mktemp("programs"),
+                    python,
+                    "keras" if python == sys.executable else "tensorflow",
+                )
             )
         )
 
@@ -260,9 +296,11 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def world(
-    tmp_path: Path, exports: Path, warm_python: Callable[[str], WarmPython]
+    page: Path, tmp_path: Path, exports: Path, warm_python: Callable[[str], WarmPython]
 ) -> Iterator[World]:
-    made = World(tmp_path / "world", exports, warm_python)
+    made = World(
+        tmp_path / "world", exports, warm_python, starts_as_shown=page.name in STARTS_AS_SHOWN
+    )
     try:
         yield made
     finally:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.integration import warm_servers
 from tests.integration.clients import wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.processes import mapped_files
-from tests.integration.warm_servers import WarmModelServer
+from tests.integration.warm_servers import SERVE_COMMAND, WarmModelServer, WarmProcess
 
 STATUS_FIELDS = ("PPid", "SigBlk", "SigIgn", "SigCgt", "Umask", "Cpus_allowed", "NoNewPrivs")
 
@@ -71,6 +72,16 @@ def test_warm_server_has_what_a_cold_one_has(cold: ModelServer, warm: ModelServe
     # A thread that starts another one blocks signals meanwhile.
     wait_until(lambda: described(warm) == described(cold), "the same state")
     assert mapped_files(warm.process_id) >= mapped_files(cold.process_id)
+
+
+def test_warm_server_begins_in_the_given_directory(base_path: Path, tmp_path: Path):
+    command = [*SERVE_COMMAND, "--port=0", "--rest_api_port=0", f"--model_base_path={base_path}"]
+    null = subprocess.DEVNULL
+    with WarmProcess(
+        command, cwd=tmp_path, env=dict(os.environ), stdin=null, stderr=null
+    ) as server:
+        wait_until(lambda: Path(f"/proc/{server.pid}/cwd").readlink() == tmp_path, "its directory")
+        server.kill()
 
 
 def test_warm_servers_streams_are_its_own(warm: ModelServer, start_server: StartServer, base_path):

@@ -33,7 +33,7 @@ _STDOUT = 1
 _REQUEST_BYTES = 1 << 17
 # A server starts by its command line if that is another one, or if one of these flags or variables, whose effect is
 # on the start itself, is given.
-_COMMAND = (sys.executable, "-m", "serving", "serve")
+SERVE_COMMAND = (sys.executable, "-m", "serving", "serve")
 _COLD_FLAGS = ("--supervise", "--allocator")
 _COLD_VARIABLES = ("LD_", "MALLOC_", "PYTHON", "TF_")
 # A thread of jemalloc's would not be in the forks, so each of them starts its own.
@@ -49,13 +49,14 @@ class WarmProcess(subprocess.Popen[bytes]):
     """
 
     def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
-        environment, streams = rest[5], rest[9:15]
+        directory, environment, streams = rest[4], rest[5], rest[9:15]
         if not _can_be_forked(args, environment):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         stdin, _, _, stdout, _, stderr = streams
         assert stdout == -1, "the standard output is that of the tests"
-        self.pid = _warm().fork(args, environment, (stdin, _STDOUT, stderr))
+        streams_of_server = (stdin, _STDOUT, stderr)
+        self.pid = _warm().fork(args, environment, directory or os.getcwd(), streams_of_server)
         self._child_created = True
         self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
 
@@ -63,7 +64,7 @@ class WarmProcess(subprocess.Popen[bytes]):
 def _can_be_forked(command: Sequence[str], environment: Mapping[str, str]) -> bool:
     changed = {name for name, _ in environment.items() ^ os.environ.items()}
     return (
-        tuple(command[: len(_COMMAND)]) == _COMMAND
+        tuple(command[: len(SERVE_COMMAND)]) == SERVE_COMMAND
         and not any(word.startswith(_COLD_FLAGS) for word in command)
         and not any(name.startswith(_COLD_VARIABLES) for name in changed)
     )
@@ -95,13 +96,17 @@ class _Warm:
             )
 
     def fork(
-        self, command: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        directory: str | os.PathLike[str],
+        streams: Sequence[int],
     ) -> int:
         """Forks a server, and returns the id of its process, which is a child of this one."""
         request = {
             "command": list(command),
             "environment": dict(environment),
-            "directory": os.getcwd(),
+            "directory": os.fspath(directory),
         }
         with self._lock, _adopting():
             socket.send_fds(self._channel, [json.dumps(request).encode()], list(streams))
