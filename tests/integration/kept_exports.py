@@ -7,6 +7,7 @@ they serve it in place, or copies of it.
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,9 @@ REPOSITORY = Path(__file__).parents[2]
 DIRECTORY = REPOSITORY / "build" / "exports"
 EXPORT_TIMEOUT_SECONDS = 300
 
+_OWN_SOURCES = ("tests/integration/kept_exports.py",)
+# The lines of /proc/cpuinfo by which compilers choose instructions.
+_FEATURES = re.compile(r"(model name|flags|Features)\b").match
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "tf-keras", "numpy", "protobuf")
 
 
@@ -71,6 +75,17 @@ def kept_jax_exports() -> Path:
     exporter = exported_by("tests.integration.jax_exports", python=str(python))
     packages = (REPOSITORY / "pyproject.toml").read_text()
     return kept_export("jax", exporter, ("tests/integration/jax_exports.py",), stamp=packages)
+
+
+def kept_programs(name: str) -> Path:
+    """A cache of an accelerator's programs, which servers of one test file share, and later runs of it.
+
+    A server compiles anew what it would compile in another way: it compares the whole program. Programs of a plugin
+    for CPUs are made for this processor.
+    """
+    processor = {line for line in Path("/proc/cpuinfo").read_text().splitlines() if _FEATURES(line)}
+    stamp = "\n".join([version("xla-cpu-pjrt"), *sorted(processor)])
+    return kept_export(f"programs_{name}", lambda directory: None, _OWN_SOURCES, stamp)
 
 
 DROP_IN_SOURCES = (

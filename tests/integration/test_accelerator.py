@@ -21,7 +21,7 @@ from tests.integration.clients import array, caller_to, predict_request
 from tests.integration.conftest import StartServer
 from tests.integration.example_exports import example
 from tests.integration.exports import drop, let_settle
-from tests.integration.kept_exports import exported_by, kept_export, kept_jax_exports
+from tests.integration.kept_exports import exported_by, kept_export, kept_jax_exports, kept_programs
 from tests.integration.model_host import HostedModel, ModelHost
 from tests.integration.odd_exports import save
 from tests.integration.processes import millpond
@@ -76,8 +76,9 @@ def random_bits(
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
+def cache() -> Path:
+    """The programs of the module's servers. Tests that are about the compilation itself have caches of their own."""
+    return kept_programs("accelerator")
 
 
 @pytest.fixture(scope="module")

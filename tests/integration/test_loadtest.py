@@ -47,6 +47,8 @@ def short_pauses() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scenario, "_SETTLE_SECONDS", 0.5)
         patch.setattr(scenario, "_STEADY_SECONDS_MIN", 1)
+        # The load lasts as long as any swap takes on any machine.
+        patch.setattr(scenario, "_PLANNED_SWAP_SECONDS", 100)
         patch.setattr(segments, "_SETTLE_SECONDS", 0.5)
         patch.setattr(saturation, "_RUN_SECONDS", 1)
         patch.setattr(beside, "_SETTLE_SECONDS", 1)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,13 @@ from loadtest.measure import (
 )
 from loadtest.measure.accelerator_parts import DIFFERENCE_MAX
 from tests.integration.accelerators import plugin_path
-from tests.integration.kept_exports import kept_export
+from tests.integration.kept_exports import kept_export, kept_programs
 
-pytestmark = pytest.mark.usefixtures("warm_load_tests", "patient_load_tests")
+# One test starts a dozen servers one after another.
+pytestmark = [
+    pytest.mark.usefixtures("warm_load_tests", "patient_load_tests"),
+    pytest.mark.timeout(1500),
+]
 
 PARTS = (
     *("equality", "alone", "rates", "host_rates", "swap", "tail", "rollback", "neighbours"),
@@ -53,6 +58,9 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens pauses and loads that full machines bear, and leaves this process on all of its cores."""
     monkeypatch.setattr(scenario, "_SETTLE_SECONDS", 0.5)
     monkeypatch.setattr(scenario, "_STEADY_SECONDS_MIN", 1)
+    # The load lasts as long as any swap takes on any machine.
+    monkeypatch.setattr(scenario, "_PLANNED_SWAP_SECONDS", 300)
+    monkeypatch.setattr(accelerator_swaps, "_PLANNED_SWAP_SECONDS", 100)
     monkeypatch.setattr(saturation, "_RUN_SECONDS", 0.3)
     monkeypatch.setattr(closed_rates, "_WARM_UP_SECONDS", 0.02)
     # A request to the plugin takes milliseconds of a core, and no figure below depends on their number.
@@ -63,6 +71,15 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator_swaps, "_SHARE", 0.03)
     monkeypatch.setattr(accelerator_swaps, "_BUSY_FACTOR", 0.1)
     monkeypatch.setattr(gpu, "keep_to_client_cores", lambda cores: None)
+
+
+def accelerator() -> Sequence[str]:
+    """The plugin, and the programs that earlier runs compiled for it. What is missing has a core at once."""
+    return (
+        f"--accelerator=pjrt:{plugin_path()}",
+        f"--accelerator-cache={kept_programs('gpu')}",
+        "--server-flag=--load_priority=normal",
+    )
 
 
 def make_models(directory: Path) -> None:
@@ -93,7 +110,7 @@ def test_gpu_measures_both_servers_in_all_parts(models: Path, tmp_path: Path):
     path = tmp_path / "report.json"
     status = main(
         [
-            *("gpu", f"--accelerator=pjrt:{plugin_path()}", f"--parts={','.join(PARTS)}", *SIZES),
+            *("gpu", *accelerator(), f"--parts={','.join(PARTS)}", *SIZES),
             *("--seconds=0.2", f"--models={models}", f"--json={path}"),
             "--server-flag=--num_load_threads=1",
         ]
@@ -132,7 +149,7 @@ def test_gpu_measures_both_servers_in_all_parts(models: Path, tmp_path: Path):
 def test_gpu_swaps_beside_faults_lose_nothing(models: Path, tmp_path: Path):
     path = tmp_path / "report.json"
     sizes = [size for size in SIZES if not size.startswith("--many-swaps")]
-    arguments = ("gpu", f"--accelerator=pjrt:{plugin_path()}", "--parts=faults", *sizes)
+    arguments = ("gpu", *accelerator(), "--parts=faults", *sizes)
     options = ("--many-swaps=8", "--faults-rate=20", "--no-hangs", f"--json={path}")
     status = main([*arguments, *options, f"--models={models}"])
     part = json.loads(path.read_text())["parts"]["faults"]
@@ -150,7 +167,7 @@ def test_gpu_replicas_of_many_generators(models: Path, tmp_path: Path):
     path = tmp_path / "report.json"
     # Together they have more in flight than a model usually may have.
     sizes = [size for size in SIZES if not size.startswith(("--generators", "--rate-rows"))]
-    arguments = ("gpu", f"--accelerator=pjrt:{plugin_path()}", "--parts=replicas", *sizes)
+    arguments = ("gpu", *accelerator(), "--parts=replicas", *sizes)
     options = ("--rate-rows=9", "--generators=3", "--seconds=0.2", f"--json={path}")
     assert main([*arguments, *options, f"--models={models}"]) == 0
     part = json.loads(path.read_text())["parts"]["replicas"]
@@ -164,7 +181,7 @@ def test_gpu_replicas_of_many_generators(models: Path, tmp_path: Path):
 
 def test_gpu_measures_deltas_beside_whole_versions(delta_models: Path, tmp_path: Path):
     path = tmp_path / "report.json"
-    arguments = ("gpu", f"--accelerator=pjrt:{plugin_path()}", "--parts=delta", *SIZES)
+    arguments = ("gpu", *accelerator(), "--parts=delta", *SIZES)
     rows = f"--table-rows={DELTA_TABLE_ROWS}"
     status = main([*arguments, rows, f"--models={delta_models}", f"--json={path}"])
     part = json.loads(path.read_text())["parts"]["delta"]
