@@ -78,12 +78,12 @@ check: setup ## Run what comes before each commit: lint, unit tests, native test
 	scripts/run_together.sh '$(MAKE) lint' '$(MAKE) unit native'
 
 .PHONY: test
-# What several lanes need comes first, so that nothing is built twice at once. Fleets mostly wait, and have a lane of
-# their own beside the two that keep the cores busy. One run shows every failure.
+# What several lanes need comes first, so that nothing is built twice at once. Fleets mostly wait, and have a lane beside
+# the two that keep the cores busy, which ends with files of `integration` that mostly wait too. One run shows every failure.
 test: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/kubernetes/.installed $(BUILD)/jax/.installed ## Run all tests
-	@scripts/run_together.sh '$(MAKE) integration' \
+	@scripts/run_together.sh '$(MAKE) integration IN_ANOTHER_LANE="$(WAITING_TESTS)"' \
 	  'failed=0; $(MAKE) unit JOBS=1 || failed=1; $(MAKE) --keep-going native sanitize || exit 1; exit $$failed' \
-	  '$(MAKE) --keep-going ray fleet'
+	  '$(MAKE) --keep-going ray fleet AFTER_FLEETS="$(WAITING_TESTS)"'
 
 .PHONY: lint
 lint: lint-python lint-native docs ## Check style, types, the ladder of native/, the documents' links and, by clang-tidy, the rungs below TensorFlow
@@ -161,17 +161,18 @@ sanitize-address sanitize-thread: sanitize-%: $(VENV)/.build-dependencies packag
 	cmake --build $(BUILD)/$* -j $(JOBS)
 	$(CTEST) --test-dir $(BUILD)/$*
 
-RAY_TESTS   := tests/integration/test_fleet_ray.py
-FLEET_TESTS := $(filter-out $(RAY_TESTS),$(wildcard tests/integration/test_fleet*.py)) tests/integration/test_kubernetes.py
+RAY_TESTS     := tests/integration/test_fleet_ray.py
+WAITING_TESTS := $(addprefix tests/integration/test_,autotuning.py object_storage.py)
+FLEET_TESTS   := $(filter-out $(RAY_TESTS),$(wildcard tests/integration/test_fleet*.py)) tests/integration/test_kubernetes.py
 
 .PHONY: integration
 integration: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/jax/.installed ## Run the integration tests of a server (stock clients, real models)
 	$(BIN)/pytest tests/integration -n $(SERVERS) --dist loadfile --no-loadscope-reorder \
-	  $(addprefix --ignore=,$(RAY_TESTS) $(FLEET_TESTS))
+	  $(addprefix --ignore=,$(RAY_TESTS) $(FLEET_TESTS) $(IN_ANOTHER_LANE))
 
 .PHONY: fleet
 fleet: setup $(BUILD)/kubernetes/.installed ## Run the integration tests of fleets (three servers, HAProxy, Kubernetes' API by a stand-in)
-	$(BIN)/pytest $(FLEET_TESTS)
+	$(BIN)/pytest $(FLEET_TESTS) $(AFTER_FLEETS)
 
 .PHONY: ray
 ray: setup ## Run a fleet on a Ray cluster of this machine
