@@ -255,6 +255,21 @@ class HangingPinTest : public PjrtTest {
     while (pin_count_ == 0);
   }
 
+  // Pins a piece, which does not hang.
+  void PinTheOther() {
+    pin_count_ = 1;
+    while (!pinned_->Pin(memory_[1], sizeof(memory_[1]))) std::this_thread::yield();
+    pin_count_ = 0;
+  }
+
+  // Unpins the piece. Returns what is gone once it is unpinned.
+  std::weak_ptr<int> UnpinTheOther() {
+    auto kept = std::make_shared<int>(0);
+    std::weak_ptr<int> owner = kept;
+    static_cast<void>(pinned_->Unpin(memory_[1], sizeof(memory_[1]), std::move(kept)));
+    return owner;
+  }
+
   static constexpr int64_t kOverdueNs = 20'000'000;
   alignas(4096) static inline std::byte memory_[2][4096];
   std::promise<void> end_;
@@ -279,38 +294,32 @@ TEST_F(HangingPinTest, NoPinIsMadeUntilItsEnd) {
 
 // The memory has an owner, and counts, until it is unpinned.
 TEST_F(HangingPinTest, UnpinsThatComeMeanwhileFollowItsEnd) {
-  pin_count_ = 1;  // this one does not hang
-  ASSERT_TRUE(pinned_->Pin(memory_[1], sizeof(memory_[1])));
-  pin_count_ = 0;
+  PinTheOther();
   HangInAPin();
-  auto kept = std::make_shared<int>(0);
-  const std::weak_ptr<int> owner = kept;
-  EXPECT_FALSE(pinned_->Unpin(memory_[1], sizeof(memory_[1]), std::move(kept)));
+  const std::weak_ptr<int> owner = UnpinTheOther();
   EXPECT_FALSE(owner.expired());
   EXPECT_EQ(pinned_->bytes(), sizeof(memory_[1]));
-  EXPECT_EQ(controls_->live_pins, 1);
   end_.set_value();
   while (!owner.expired()) std::this_thread::yield();
-  while (!pinned_->Pin(memory_[1], sizeof(memory_[1]))) std::this_thread::yield();
+  PinTheOther();
   EXPECT_EQ(pinned_->bytes(), sizeof(memory_[1]));
   EXPECT_EQ(controls_->live_pins, 1);
-  EXPECT_TRUE(pinned_->Unpin(memory_[1], sizeof(memory_[1]), nullptr));
+  const std::weak_ptr<int> next_owner = UnpinTheOther();
+  while (!next_owner.expired()) std::this_thread::yield();
 }
 
 TEST_F(HangingPinTest, UnpinsFollowItsEndAfterTheLastOwner) {
-  pin_count_ = 1;  // this one does not hang
-  ASSERT_TRUE(pinned_->Pin(memory_[1], sizeof(memory_[1])));
-  pin_count_ = 0;
+  PinTheOther();
   HangInAPin();
-  auto kept = std::make_shared<int>(0);
-  const std::weak_ptr<int> owner = kept;
-  EXPECT_FALSE(pinned_->Unpin(memory_[1], sizeof(memory_[1]), std::move(kept)));
+  const std::weak_ptr<int> owner = UnpinTheOther();
   pinned_.reset();
   EXPECT_FALSE(owner.expired());
   end_.set_value();
   while (client_.use_count() > 1) std::this_thread::yield();
   EXPECT_TRUE(owner.expired());
-  EXPECT_EQ(controls_->live_pins, 0);
+  EXPECT_TRUE(client_->Pin(reinterpret_cast<char*>(memory_[0]), 4096).ok());
+  EXPECT_EQ(controls_->live_pins, 1);
+  EXPECT_TRUE(client_->Unpin(reinterpret_cast<char*>(memory_[0])).ok());
 }
 
 TEST_F(HangingPinTest, OthersThatWaitAlreadyAreNotMade) {

@@ -441,15 +441,17 @@ TEST_F(UploadTest, AnUnpinThatHangsHoldsUpNothing) {
   UploadAll({TensorAt(next->start(), 7 * kMiB)});
   end.set_value();
   while (accelerator_->State().pinned_bytes > 0) std::this_thread::yield();
-  EXPECT_EQ(controls_->live_pins, 0);
   while (!next->PinNext(8 * kMiB, accelerator_->pinned())) std::this_thread::yield();
+  EXPECT_EQ(controls_->live_pins, 1);
 }
 
 TEST_F(UploadTest, AStagingBlockIsFreedOnceItIsUnpinned) {
   Open(/*pinned_bytes_max=*/-1, /*stall_ns=*/20'000'000);
   const int64_t bytes = accelerator_->staging_bytes();
-  auto pool = accelerator_->MakeStaging(4096);
-  static_cast<void>(pool->Take());
+  std::unique_ptr<StagingPool> pool;
+  // On a busy machine a pin may be overdue before it begins.
+  do pool = accelerator_->MakeStaging(4096);
+  while (!pool->Take().is_pinned());
   std::promise<void> end;
   controls_->before_unpin = [ended = end.get_future().share()] { ended.wait(); };
   pool.reset();
