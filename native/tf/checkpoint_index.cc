@@ -138,6 +138,11 @@ Status CheckpointIndexReader::Damaged(const std::string& what) const {
   return base::DataLoss(header_.index_path + " does not parse: " + what);
 }
 
+Status CheckpointIndexReader::Unreadable(const absl::Status& read) const {
+  if (IsOfContents(read)) return Damaged(std::string(read.message()));
+  return FromTensorFlow(read, "reading " + header_.index_path);
+}
+
 Status CheckpointIndexReader::OpenTable() {
   auto* const env = tensorflow::Env::Default();
   const std::string opening = "opening " + header_.index_path;
@@ -161,7 +166,7 @@ Status CheckpointIndexReader::OpenTable() {
   tsl::table::Table* table = nullptr;
   const absl::Status opened = tsl::table::Table::Open({}, file_.get(), file_bytes, &table);
   table_.reset(table);
-  if (!opened.ok()) return Damaged(std::string(opened.message()));
+  if (!opened.ok()) return Unreadable(opened);
   iterator_.reset(table_->NewIterator());
   return {};
 }
@@ -200,7 +205,7 @@ StatusOr<CheckpointEntry> CheckpointIndexReader::CurrentEntry() const {
 
 StatusOr<CheckpointEntry> CheckpointIndexReader::Find(const std::string& name) {
   iterator_->Seek(name);
-  if (!iterator_->status().ok()) return Damaged(std::string(iterator_->status().message()));
+  if (!iterator_->status().ok()) return Unreadable(iterator_->status());
   // "" is the name of the header
   if (name.empty() || !iterator_->Valid() || iterator_->key() != name) {
     return base::NotFound("tensor '" + Printable(name) + "' is not in " + header_.index_path);
@@ -217,7 +222,7 @@ StatusOr<std::vector<CheckpointEntry>> CheckpointIndexReader::ReadAll() {
     entries.push_back(std::move(entry.value()));
   }
   // An unreadable block ends the iteration in the same way as the last entry.
-  if (!iterator_->status().ok()) return Damaged(std::string(iterator_->status().message()));
+  if (!iterator_->status().ok()) return Unreadable(iterator_->status());
   return entries;
 }
 

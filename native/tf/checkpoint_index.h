@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "native/base/status.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/tensor_slice.h"
@@ -77,6 +78,8 @@ class CheckpointIndexReader {
   base::Status ReadHeader();
   base::StatusOr<CheckpointEntry> CurrentEntry() const;
   base::Status Damaged(const std::string& what) const;
+  // The status of a read that has failed: damage, or an error of the disk with its code.
+  base::Status Unreadable(const absl::Status& read) const;
 
   CheckpointHeader header_;
   // In the order of construction: the iterator reads the table, and the table reads the file.

@@ -7,6 +7,7 @@
 
 #include "native/base/regular_files.h"
 #include "native/tf/checkpoint_index.h"
+#include "native/tf/status.h"
 #include "tensorflow/cc/saved_model/constants.h"
 #include "tensorflow/cc/saved_model/loader_util.h"
 #include "tensorflow/cc/saved_model/reader.h"
@@ -121,6 +122,9 @@ StatusOr<std::vector<std::string>> CheckSavedModel(const std::string& directory)
   if (absl::IsNotFound(read)) {
     return base::FailedPrecondition(directory +
                                     " has neither saved_model.pb nor saved_model.pbtxt");
+  }
+  if (!read.ok() && !IsOfContents(read)) {
+    return FromTensorFlow(read, "reading the graph of " + directory);
   }
   if (!read.ok()) {
     return base::DataLoss(

@@ -19,6 +19,7 @@ namespace millpond::tf {
 // Errors:
 // - FAILED_PRECONDITION: a file is missing or short; a copy may still be under way.
 // - DATA_LOSS: a file does not parse, which a copy under way can cause as well.
+// - any other code: a file could not be read, by a fault of the disk, of rights or of this process.
 base::StatusOr<std::vector<std::string>> CheckSavedModel(const std::string& directory);
 
 }  // namespace millpond::tf

@@ -17,6 +17,13 @@ inline base::Status FromTensorFlow(const absl::Status& status,
   return {static_cast<base::Code>(status.code()), std::move(message)};
 }
 
+// True if a reader failed for the bytes of its file, which it would do again. All else is of the
+// disk, or of the process, such as one without file descriptors: the same file may be read a moment
+// later.
+inline bool IsOfContents(const absl::Status& read) {
+  return absl::IsDataLoss(read) || absl::IsOutOfRange(read) || absl::IsInvalidArgument(read);
+}
+
 }  // namespace millpond::tf
 
 // Returns from the enclosing function if the expression is an absl::Status that is not OK.

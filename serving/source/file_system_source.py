@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 
 from serving.base.clock import NS_PER_SECOND, Clock
-from serving.base.errors import DataLoss, from_exception
+from serving.base.errors import DataLoss, PermissionDenied, from_exception
 from serving.base.fingerprint import Fingerprint, fingerprint
 from serving.core.label_targets import NO_LABELS
 from serving.core.servable import AspiredVersion
@@ -528,7 +528,7 @@ class FileSystemSource:
     def _checked(self, candidate: Candidate, now: Instant) -> Candidate:
         try:
             missing_assets = tuple(self._check(candidate.directory))
-        except DataLoss:
+        except (DataLoss, PermissionDenied):
             return after_check(candidate, "", now, is_broken=True)
         except Exception as error:  # noqa: BLE001 (any error is the reason of incompleteness)
             return after_check(

@@ -145,8 +145,9 @@ def after_check(
 ) -> Candidate:
     """Takes the result of a check into the candidate; `reason` is "" if it is complete.
 
-    A candidate that `is_broken` is found too: its load ends with the error, which status and page
-    show. A candidate that lacks assets is complete once it is unchanged for `asset_wait_ns`.
+    A candidate that `is_broken`, because a file does not parse or may not be read, is found too: its load ends
+    with the error, which status and page show. A candidate that lacks assets is complete once it is unchanged
+    for `asset_wait_ns`.
     """
     return replace(
         candidate,

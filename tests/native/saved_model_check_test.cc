@@ -1,6 +1,7 @@
 #include "native/tf/saved_model_check.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -24,6 +25,23 @@ using testing::WriteFile;
 
 constexpr char kIndex[] = "variables/variables.index";
 constexpr char kShard[] = "variables/variables.data-00000-of-00001";
+
+// While it lives, this process opens no file.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit none = before_;
+    none.rlim_cur = 0;
+    setrlimit(RLIMIT_NOFILE, &none);
+  }
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+
+ private:
+  rlimit before_ = {};
+};
 
 class SavedModelCheck : public ::testing::Test {
  protected:
@@ -152,6 +170,17 @@ TEST_F(SavedModelCheck, AFileOfOtherBytesIsRefused) {
   WriteVariableModel();
   WriteFile(File(kIndex), std::string(1'000, 'x'));
   ExpectRefused(Code::kDataLoss, "variables.index does not parse");
+}
+
+// A process without file descriptors says nothing about the file: the same one is read once there
+// are some.
+TEST_F(SavedModelCheck, AFileThatCannotBeOpenedIsNotDamaged) {
+  WriteVariableModel();
+  {
+    const NoDescriptors none;
+    ExpectRefused(Code::kResourceExhausted, "reading the graph of ");
+  }
+  EXPECT_TRUE(Check().ok()) << Check().message();
 }
 
 }  // namespace

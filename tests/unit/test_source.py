@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from serving.base.clock import NS_PER_SECOND, SystemClock, pause, seconds_since
-from serving.base.errors import DataLoss, FailedPrecondition
+from serving.base.errors import DataLoss, FailedPrecondition, PermissionDenied
 from serving.base.fingerprint import Fingerprint, fingerprint
 from serving.core.label_targets import NO_LABELS, NOT_FOUND, NOT_SELECTED
 from serving.core.servable import AspiredVersion
@@ -88,6 +88,8 @@ def check(directory: str) -> list[str]:
         raise FailedPrecondition("saved_model.pb is missing")
     if path.read_bytes() == b"noise":
         raise DataLoss("saved_model.pb does not parse")
+    if path.read_bytes() == b"secret":
+        raise PermissionDenied("saved_model.pb: Permission denied")
     needs_words = path.read_bytes() == b"graph of words"
     return ["assets/words.txt"] if needs_words and not (path.parent / "words.txt").exists() else []
 
@@ -279,6 +281,16 @@ def test_source_aspires_broken_beside_sound_version(site: Site) -> None:
     site.set_age(broken, 30)
     site.poll_until_settled(source)
     assert site.aspirations.lists == [[6, 7], [7]]
+
+
+def test_source_aspires_version_it_may_not_read(site: Site) -> None:
+    """Its load ends with the error, so that status and page show it."""
+    secret = site.drop("7")
+    (secret / "saved_model.pb").write_bytes(b"secret")
+    site.set_age(secret, 60)
+    source = site.source()
+    source.poll()
+    assert site.aspirations.lists == [[7]]
 
 
 def test_source_broken_version_that_serves_is_sound(site: Site) -> None:
