@@ -1,6 +1,6 @@
-// A PJRT plugin whose devices fail as they are told, over the plugin whose path is in FAULTY_OVER.
+// A PJRT plugin whose devices fail as they are told, over another one (plugin_over.h).
 //
-// The faults are files in the directory FAULTY_DIRECTORY:
+// The faults are files in the directory PLUGIN_DIRECTORY:
 //   hold    a later transfer of parameters waits while the file is there;
 //   fail    it fails;
 //   crash   it removes the file, and ends the process;
@@ -12,26 +12,20 @@
 // If the plugin below does not count the memory of its devices, this one counts that of all
 // buffers.
 
-#include <dlfcn.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <set>
-#include <string>
 #include <thread>
 
-#include "xla/pjrt/c/pjrt_c_api.h"
+#include "loadtest/drive/plugin_over.h"
 
 namespace {
-
-const PJRT_Api* over;
 
 struct Buffer {
   PJRT_Device* device = nullptr;
@@ -44,16 +38,6 @@ std::map<PJRT_Buffer*, Buffer> buffers;                             // guarded b
 std::set<PJRT_AsyncHostToDeviceTransferManager*> begun;             // as this
 std::map<PJRT_Device*, int64_t> used_bytes;                         // as this
 PJRT_Event* const never = reinterpret_cast<PJRT_Event*>(&buffers);  // of a run that hangs
-
-std::string PathOf(const char* name) {
-  return std::string(std::getenv("FAULTY_DIRECTORY")) + "/" + name;
-}
-
-bool IsThere(const char* name) { return access(PathOf(name).c_str(), F_OK) == 0; }
-
-void HoldWhile(const char* name) {
-  while (IsThere(name)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-}
 
 // Any error of the plugin below; this one is for arguments without a size.
 PJRT_Error* Error() {
@@ -205,12 +189,7 @@ PJRT_Error* DestroyEvent(PJRT_Event_Destroy_Args* args) {
 
 extern "C" const PJRT_Api* GetPjrtApi() {
   static const PJRT_Api table = [] {
-    void* const library = dlopen(std::getenv("FAULTY_OVER"), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) std::abort();
-    over = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
-    PJRT_Api copy{};
-    std::memcpy(&copy, over, std::min(over->struct_size, sizeof(copy)));
-    copy.struct_size = std::min(over->struct_size, sizeof(copy));
+    PJRT_Api copy = LoadOver();
     copy.PJRT_Buffer_Destroy = DestroyBuffer;
     copy.PJRT_Device_MemoryStats = MemoryStats;
     copy.PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer = RetrieveBuffer;

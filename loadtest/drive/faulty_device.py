@@ -6,9 +6,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _SOURCE = Path(__file__).with_name("faulty_device.cc")
+_ROOT = Path(__file__).parents[2]
 
 HOLD, FAIL, CRASH, LOST, HANG = "hold", "fail", "crash", "lost", "hang"
 """The faults, as faulty_device.cc explains them."""
+
+
+def environment_of(over: Path, directory: Path) -> Mapping[str, str]:
+    """The variables for a plugin over the plugin `over`, which files in `directory` control (plugin_over.h)."""
+    return {"PLUGIN_OVER": str(over), "PLUGIN_DIRECTORY": str(directory)}
 
 
 def compiled_plugin(source: Path, directory: Path) -> Path:
@@ -19,8 +25,8 @@ def compiled_plugin(source: Path, directory: Path) -> Path:
     import tensorflow as tf
 
     library = directory / f"{source.stem}.so"
-    include = f"-I{tf.sysconfig.get_include()}"
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", include, str(source)]
+    includes = [f"-I{tf.sysconfig.get_include()}", f"-I{_ROOT}"]
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", *includes, str(source)]
     subprocess.run([*command, "-o", str(library), "-ldl", "-lpthread"], check=True)
     return library
 
@@ -43,10 +49,7 @@ class FaultyDevice:
         """The devices are those of the plugin `over`."""
         self._directory = directory
         directory.mkdir()
-        self.environment: Mapping[str, str] = {
-            "FAULTY_OVER": str(over),
-            "FAULTY_DIRECTORY": str(directory),
-        }
+        self.environment = environment_of(over, directory)
         """The variables of the server's process."""
 
     def tell(self, fault: str) -> None:

@@ -121,7 +121,7 @@ def open_base(path: Path | str) -> Base:
     if not (path / GRAPH_FILE).is_file():
         raise FailedPrecondition(f"{path} is no SavedModel: it has no {GRAPH_FILE}")
     index = read_index(path / PREFIX)
-    graph = read_object_graph(path)
+    graph = read_object_graph(path, index)
     if not is_graph_of_base(graph):
         raise FailedPrecondition(f"{path} is no base: write one by millpond.delta.export_base")
     tables = tuple(_read_tables(graph, index))

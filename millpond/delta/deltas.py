@@ -68,7 +68,7 @@ def export_delta(
     found = _opened(base)
     refuse_target(path, found.path)
     index = read_index(found.path / PREFIX)
-    graph_bytes = object_graph_bytes(found.path)
+    graph_bytes = object_graph_bytes(found.path, index)
     model_values = _values_of_model(model, ObjectGraph(graph_bytes), found, index)
     changes = _changes(model_values, found, index, changed_ids, verify=verify)
     check_changes(changes, changed_ratio_max)

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from millpond.checkpoint_index import read_index
+from millpond.checkpoint_index import CheckpointIndex, read_index
 from millpond.version_files import PREFIX
 from serving.base.errors import DataLoss, FailedPrecondition
 
@@ -84,14 +84,18 @@ def is_graph_of_base(graph: ObjectGraph) -> bool:
     return graph.children(graph.root).keys() >= CHANGES
 
 
-def read_object_graph(version: Path) -> ObjectGraph:
-    """Reads the graph of a SavedModel's checkpoint. Raises FailedPrecondition if there is none."""
-    return ObjectGraph(object_graph_bytes(version))
+def read_object_graph(version: Path, index: CheckpointIndex | None = None) -> ObjectGraph:
+    """Reads the graph of a SavedModel's checkpoint. Raises as `object_graph_bytes` does."""
+    return ObjectGraph(object_graph_bytes(version, index))
 
 
-def object_graph_bytes(version: Path) -> bytes:
-    """Raises FailedPrecondition if the checkpoint has no graph, and DataLoss."""
-    if OBJECT_GRAPH_KEY not in read_index(version / PREFIX).entries:
+def object_graph_bytes(version: Path, index: CheckpointIndex | None = None) -> bytes:
+    """Reads the graph as it is stored. `index` is that of the checkpoint, if it was read already.
+
+    Raises FailedPrecondition if the checkpoint has no graph, and DataLoss.
+    """
+    index = read_index(version / PREFIX) if index is None else index
+    if OBJECT_GRAPH_KEY not in index.entries:
         raise FailedPrecondition(
             f"{version} was not written by tf.saved_model.save of TensorFlow 2"
         )

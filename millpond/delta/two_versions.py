@@ -85,7 +85,8 @@ class _Version:
         """Raises FailedPrecondition, DataLoss and OSError."""
         if not (path / GRAPH_FILE).is_file():
             raise FailedPrecondition(f"{path} is no SavedModel: it has no {GRAPH_FILE}")
-        return cls(path, read_index(path / PREFIX), read_object_graph(path))
+        index = read_index(path / PREFIX)
+        return cls(path, index, read_object_graph(path, index))
 
     def tensors(self, keys: Iterable[str]) -> Mapping[str, Any]:
         """Reads values by key. Raises DataLoss."""
@@ -321,7 +322,7 @@ def _write_graph(
         {key: key for key in old.index.entries.keys() - own},
         [table.ids_key for table in tables],
         [table.rows_key for table in tables],
-        object_graph_bytes(old.path),
+        object_graph_bytes(old.path, old.index),
     )
 
 

@@ -1,7 +1,7 @@
-// A PJRT plugin that says it is CUDA's, over the plugin whose path is in CUDA_LIKE_OVER.
+// A PJRT plugin that says it is CUDA's, over another one (loadtest/drive/plugin_over.h).
 //
 // A compilation that autotunes holds the lock that runs take, as XLA's does, while the file `hold`
-// is in the directory CUDA_LIKE_DIRECTORY, and crashes while `crash` is there. Each compilation
+// is in the directory PLUGIN_DIRECTORY, and crashes while `crash` is there. Each compilation
 // adds a line to the file `compiled` there: "autotuned PID" or "first PID", or "topology PID" for
 // one without a client of its process. That one waits while `hold-topology` is there, and crashes
 // while `crash-topology` is.
@@ -11,42 +11,26 @@
 //
 // Its one topology is that of the plugin below, by whose client it compiles.
 
-#include <dlfcn.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <mutex>
-#include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
-#include "xla/pjrt/c/pjrt_c_api.h"
+#include "loadtest/drive/plugin_over.h"
 
 namespace {
 
 // The tag of CompileOptionsProto.env_option_overrides, in which a server turns autotuning off.
 constexpr char kOptionOverrides = 0x3a;
 
-const PJRT_Api* over;
 std::mutex lock;
-
-std::string PathOf(const char* name) {
-  return std::string(std::getenv("CUDA_LIKE_DIRECTORY")) + "/" + name;
-}
-
-bool IsThere(const char* name) { return access(PathOf(name).c_str(), F_OK) == 0; }
 
 void Log(const char* what) {
   std::ofstream(PathOf("compiled"), std::ios::app) << what << ' ' << getpid() << std::endl;
-}
-
-void HoldWhile(const char* name) {
-  while (IsThere(name)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 void Autotune() {
@@ -219,12 +203,7 @@ PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args* args) {
 
 extern "C" const PJRT_Api* GetPjrtApi() {
   static const PJRT_Api table = [] {
-    void* const library = dlopen(std::getenv("CUDA_LIKE_OVER"), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) std::abort();
-    over = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
-    PJRT_Api copy{};
-    std::memcpy(&copy, over, std::min(over->struct_size, sizeof(copy)));
-    copy.struct_size = std::min(over->struct_size, sizeof(copy));
+    PJRT_Api copy = LoadOver();
     copy.PJRT_Plugin_Attributes = Attributes;
     copy.PJRT_Client_Create = CreateClient;
     copy.PJRT_Client_Compile = Compile;

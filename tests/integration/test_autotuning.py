@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.drive.faulty_device import compiled_plugin
+from loadtest.drive.faulty_device import compiled_plugin, environment_of
 from serving.client import Client
 from tests.integration.accelerators import plugin_path
 from tests.integration.clients import (
@@ -63,8 +63,7 @@ class CudaLike:
         self.control = directory / "control"
         self.control.mkdir()
         environment = {
-            "CUDA_LIKE_OVER": str(plugin_path()),
-            "CUDA_LIKE_DIRECTORY": str(self.control),
+            **environment_of(plugin_path(), self.control),
             "TMPDIR": str(directory),
         }
         self.host = ModelHost(
@@ -154,6 +153,13 @@ def serve_untuned(server: CudaLike, model: HostedModel, layer: Path) -> None:
     (server.control / "hold").touch()
     model.serve(layer, 2)
     wait_until(lambda: bool(server.child_pids()), "the process of trials")
+
+
+def untuned_model(server: CudaLike, layers: Sequence[Path]) -> HostedModel:
+    """A model whose second version serves while its program is still to be autotuned."""
+    model = server.host.model(settings=PJRT).serve(layers[0])
+    serve_untuned(server, model, layers[1])
+    return model
 
 
 def test_programs_are_tuned_while_their_version_serves(
@@ -264,8 +270,7 @@ def test_a_damaged_program_is_dropped_at_once(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:
     server = CudaLike(start_server, tmp_path, plugin)
-    model = server.host.model(settings=PJRT).serve(layers[0])
-    serve_untuned(server, model, layers[1])
+    model = untuned_model(server, layers)
     (server.control / "damaged").touch()
     (server.control / "hold").unlink()
     reason = model.wait_for_log("tuned_programs_damaged", version=2)["reason"]
@@ -280,8 +285,7 @@ def test_a_device_that_fails_damages_no_program(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:
     server = CudaLike(start_server, tmp_path, plugin)
-    model = server.host.model(settings=PJRT).serve(layers[0])
-    serve_untuned(server, model, layers[1])
+    model = untuned_model(server, layers)
     (server.control / "gone").touch()
     (server.control / "hold").unlink()
     assert "fails now" in model.wait_for_log("autotuning_waits", version=2)["reason"]
@@ -318,8 +322,7 @@ def test_a_process_that_hangs_is_killed(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:
     server = CudaLike(start_server, tmp_path, plugin, accelerator_autotuning_seconds=8)
-    model = server.host.model(settings=PJRT).serve(layers[0])
-    serve_untuned(server, model, layers[1])
+    model = untuned_model(server, layers)
     children = server.child_pids()
     assert "more than 8 s" in model.wait_for_log("autotuning_failed", version=2)["reason"]
     # On a slow machine it may be the second process that gets so far.
@@ -347,8 +350,7 @@ def test_a_version_that_is_replaced_ends_its_process(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path]
 ) -> None:
     server = CudaLike(start_server, tmp_path, plugin)
-    model = server.host.model(settings=PJRT).serve(layers[0])
-    serve_untuned(server, model, layers[1])
+    model = untuned_model(server, layers)
     first = server.child_pids()
     model.serve(layers[2], 3)
     wait_until(lambda: not any(map(is_there, first)), "the end of the first process")
@@ -363,8 +365,7 @@ def test_a_server_that_ends_leaves_no_process(
     start_server: StartServer, tmp_path: Path, plugin: Path, layers: Sequence[Path], how: int
 ) -> None:
     server = CudaLike(start_server, tmp_path, plugin)
-    model = server.host.model(settings=PJRT).serve(layers[0])
-    serve_untuned(server, model, layers[1])
+    model = untuned_model(server, layers)
     children = server.child_pids()
     assert list(tmp_path.glob("millpond-programs-*"))
     if how == signal.SIGTERM:
