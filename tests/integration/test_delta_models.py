@@ -288,10 +288,15 @@ class Served:
         self.expect(version)
 
     def swap(self, version: int) -> Mapping[str, Any]:
-        swaps = ServerPages(self.hosted.server.url).swaps(self.hosted.name)
-        return next(
-            swap for swap in swaps if (swap["version"], swap["result"]) == (version, "published")
-        )
+        wanted = (version, "published")
+
+        def swaps() -> list[Mapping[str, Any]]:
+            known = ServerPages(self.hosted.server.url).swaps(self.hosted.name)
+            return [swap for swap in known if (swap["version"], swap["result"]) == wanted]
+
+        # The version's status may be AVAILABLE a moment before its swap is published.
+        wait_until(swaps, f"the swap to version {version}")
+        return swaps()[0]
 
 
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)

@@ -19,6 +19,7 @@ from serving import ModelServer
 from tests.integration.clients import TIMEOUT_SECONDS, wait_until
 from tests.integration.conftest import StartServer
 from tests.integration.exports import ScaleModel
+from tests.integration.logs import wait_for_log
 from tests.integration.processes import millpond
 from tests.unit.pem import Identity, config_text, make_expired, make_identity, show_identity
 
@@ -388,6 +389,7 @@ def test_socket_replaces_a_stale_one_and_is_removed(
         http_hosts="models.example",
     )
     server.wait_until_available("scale", 1)
+    wait_for_log(server, "version_available")
     # A page cannot reach a UNIX socket, so its clients may name any host.
     assert over(path, "/readyz", headers={"host": "anything"}).status_code == 200
     server.stop()
