@@ -11,6 +11,7 @@ from serving.base.closed_pipe import EXIT_FAILURE, EXIT_USAGE, until_closed_pipe
 from serving.base.early_stop import exit_at_stop_signals
 from serving.base.errors import InvalidConfig, MillpondError
 from serving.base.name_text import printable
+from serving.base.standard_streams import open_closed_streams
 from serving.server.launcher import preload_early
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
+        open_closed_streams()
         if given[:1] == ["serve"]:
             exit_at_stop_signals()
         preload_early(given)

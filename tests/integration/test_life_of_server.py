@@ -4,6 +4,8 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,6 +208,23 @@ def test_health_watch_reports_changes_until_stop(life: Life):
 def test_sigint_ends_an_idle_server_with_zero(life: Life):
     assert life.status == 0
     assert wait_for_log(life.server, "stopping")["reason"] == "SIGINT"
+
+
+def test_server_serves_without_standard_streams(
+    base_path: Path, scale_model: ScaleModel, tmp_path: Path
+):
+    scale_model.write(base_path, 1)
+    socket_path = tmp_path / "grpc.sock"
+    closing = ("bash", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "bash", sys.executable, "-m", "serving")
+    flags = ("--port=0", "--rest_api_port=0", "--admin_address=off", "--model_name=scale")
+    paths = (f"--model_base_path={base_path}", f"--grpc_socket_path={socket_path}")
+    server = subprocess.Popen((*closing, "serve", *flags, *paths))
+    try:
+        with Client(f"unix:{socket_path}") as client:
+            client.wait_until_ready("scale", TIMEOUT_SECONDS)
+    finally:
+        server.terminate()
+    assert server.wait(TIMEOUT_SECONDS) == 0
 
 
 # --- Health -----------------------------------------------------------------------------------------
