@@ -79,11 +79,11 @@ check: setup ## Run what comes before each commit: lint, unit tests, native test
 
 .PHONY: test
 # What several lanes need comes first, so that nothing is built twice at once. Fleets mostly wait, and have a lane beside
-# the two that keep the cores busy, which ends with files of `integration` that mostly wait too. One run shows every failure.
+# the two that keep the cores busy, with files of `integration` that mostly wait too. One run shows every failure.
 test: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/kubernetes/.installed $(BUILD)/jax/.installed ## Run all tests
 	@scripts/run_together.sh '$(MAKE) integration IN_ANOTHER_LANE="$(WAITING_TESTS)"' \
 	  'failed=0; $(MAKE) unit JOBS=1 || failed=1; $(MAKE) --keep-going native sanitize || exit 1; exit $$failed' \
-	  '$(MAKE) --keep-going ray fleet AFTER_FLEETS="$(WAITING_TESTS)"'
+	  '$(MAKE) --keep-going ray fleet WITH_FLEETS="$(WAITING_TESTS)"'
 
 .PHONY: lint
 lint: lint-python lint-native docs ## Check style, types, the ladder of native/, the documents' links and, by clang-tidy, the rungs below TensorFlow
@@ -172,7 +172,7 @@ integration: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/jax/.
 
 .PHONY: fleet
 fleet: setup $(BUILD)/kubernetes/.installed ## Run the integration tests of fleets (three servers, HAProxy, Kubernetes' API by a stand-in)
-	$(BIN)/pytest $(FLEET_TESTS) $(AFTER_FLEETS)
+	$(BIN)/pytest $(FLEET_TESTS) $(WITH_FLEETS)
 
 .PHONY: ray
 ray: setup ## Run a fleet on a Ray cluster of this machine
