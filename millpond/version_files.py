@@ -41,7 +41,7 @@ def refuse_target(path: Path, *sources: Path) -> None:
     """Raises FailedPrecondition if something is at `path`, or if `path` lies inside one of the `sources`."""
     refuse_existing(path)
     for source in sources:
-        if path.resolve().is_relative_to(source.resolve()):
+        if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(source)):
             raise FailedPrecondition(
                 f"{path} lies inside {source}, which is only read: choose a place outside of it"
             )

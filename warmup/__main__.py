@@ -11,6 +11,7 @@ command failed, and 2 if the command line is wrong.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -102,7 +103,7 @@ def _from_log(parsed: argparse.Namespace) -> int:
     path = warm_up_file(parsed.output)
     if path.exists() and not parsed.force:
         raise InvalidConfig(f"{path} exists; --force overwrites it")
-    if path.resolve() in {log_path.resolve() for log_path in parsed.logs}:
+    if os.path.realpath(path) in map(os.path.realpath, parsed.logs):
         raise InvalidConfig(
             f"{path} is one of the logs, which are only read; give another --output"
         )

@@ -55,7 +55,8 @@ def make_cache_directory(directory: str) -> None:
     The server runs what lies there. Raises InvalidConfig if anyone else may write to it, or if it lies inside a
     version, whose files would then change.
     """
-    place = Path(directory).resolve()
+    # A link in a circle stays as it is here. Path.resolve would raise RuntimeError.
+    place = Path(os.path.realpath(directory))
     try:
         for folder in (place, *place.parents):
             if is_version(folder):

@@ -221,6 +221,14 @@ def test_a_cache_directory_in_a_version_is_refused(tmp_path: Path) -> None:
     make_cache_directory(str(tmp_path / "m" / "programs"))
 
 
+def test_a_cache_directory_in_a_circle_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    for directory in ("a", "a/programs"):
+        with pytest.raises(InvalidConfig, match="cannot be made"):
+            make_cache_directory(str(tmp_path / directory))
+
+
 def test_a_cache_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidConfig, match="cannot be made"):

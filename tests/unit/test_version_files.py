@@ -34,6 +34,14 @@ def test_target_beside_its_sources_is_taken(tmp_path: Path, versions: tuple[Path
         refuse_target(versions[1], *versions)
 
 
+def test_target_below_a_link_in_a_circle_is_no_crash(
+    tmp_path: Path, versions: tuple[Path, Path]
+) -> None:
+    """The write then fails with the error of the system."""
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    refuse_target(tmp_path / "circle" / "3", *versions)
+
+
 def test_delta_command_writes_into_no_version(
     tmp_path: Path, versions: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -124,6 +124,15 @@ def test_command_overwrites_only_by_force(
     assert len(list(read_logs(output))) == 20
 
 
+def test_command_names_a_log_that_links_in_a_circle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    assert main(["from-log", str(circle), f"--output={tmp_path / 'requests'}"]) == 1
+    assert str(circle) in capsys.readouterr().err
+
+
 def test_command_names_records_of_other_programs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
