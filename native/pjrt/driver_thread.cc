@@ -46,15 +46,25 @@ bool DriverThread::PerformFor(const std::shared_ptr<Task>& task, int64_t limit_n
   const auto is_over = [&] { return *has_ended || (is_stopping_ && current_ != task.get()); };
   if (limit_ns == kNoLimit) {
     changed_.wait(lock, is_over);
-  } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), is_over) &&
-             if_late == IfLate::kDropped) {
-    // If it has not begun, it never does.
-    const auto is_it = [&](const Entry& entry) { return entry.has_ended == has_ended; };
-    waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), is_it), waiting_.end());
+  } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), is_over)) {
+    Leave(has_ended, if_late);
   }
   --performing_count_;
   changed_.notify_all();
   return *has_ended;
+}
+
+// Drops a task that has not begun, or lets it run later: as no version's, because the caller's may
+// have ended by then, and its mark may be another's. Needs the lock.
+void DriverThread::Leave(const std::shared_ptr<bool>& has_ended, IfLate if_late) {
+  const auto entry = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [&](const Entry& other) { return other.has_ended == has_ended; });
+  if (entry == waiting_.end()) return;
+  if (if_late == IfLate::kDropped) {
+    waiting_.erase(entry);
+  } else {
+    entry->crash_mark = 0;
+  }
 }
 
 void DriverThread::AwaitAll() {

@@ -42,7 +42,8 @@ class DriverThread {
   // The way with a task that has not begun in time.
   enum class IfLate { kDropped, kRunLater };
   // The same, but waits for `limit_ns` at most, because a driver may hang. Returns false then too:
-  // if the task has begun, it goes on, and is kept until it ends.
+  // if the task has begun, it goes on, and is kept until it ends. The crash of a task that is run
+  // later is no version's.
   [[nodiscard]] bool PerformFor(const std::shared_ptr<Task>& task, int64_t limit_ns,
                                 IfLate if_late = IfLate::kDropped);
   // Waits until nothing is under way or to come.
@@ -63,6 +64,7 @@ class DriverThread {
 
   static std::shared_ptr<Task> Borrowed(Task* task) { return {std::shared_ptr<Task>(), task}; }
   void Run();
+  void Leave(const std::shared_ptr<bool>& has_ended, IfLate if_late);
   bool IsWaiting(const Task* task) const;
 
   mutable std::mutex mutex_;

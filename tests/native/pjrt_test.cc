@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "native/base/clock.h"
+#include "native/base/crash_page.h"
 #include "native/pjrt/accelerator.h"
 #include "native/pjrt/ahead_compiler.h"
 #include "native/pjrt/chunked_upload.h"
@@ -610,10 +611,12 @@ TEST_F(PjrtTest, ARunWithoutMemoryForItsInputsIsRefused) {
 class HoldingTask final : public DriverThread::Task {
  public:
   void Run() override {
+    mark = base::ThisCrashMark();
     has_begun = true;
     while (!may_end) std::this_thread::yield();
   }
 
+  std::atomic<uint32_t> mark{0};  // of the version that a crash would be blamed on
   std::atomic<bool> has_begun{false};
   std::atomic<bool> may_end{false};
 };
@@ -638,6 +641,24 @@ TEST(DriverThread, AnEndTellsItsCallersWhatWasNotRun) {
   first_caller.join();
   EXPECT_TRUE(was_first_run);
   end.join();
+}
+
+// The caller does not wait, so its version may have ended, and another one may have its mark.
+TEST(DriverThread, ATaskThatIsRunLaterIsOfNoVersion) {
+  DriverThread driver("driver");
+  HoldingTask first;
+  const auto later = std::make_shared<HoldingTask>();
+  driver.Request(&first);
+  while (!first.has_begun) std::this_thread::yield();
+  {
+    const auto caller = base::CrashScope::For(7);
+    EXPECT_FALSE(driver.PerformFor(later, /*limit_ns=*/0, DriverThread::IfLate::kRunLater));
+  }
+  first.may_end = true;
+  while (!later->has_begun) std::this_thread::yield();
+  EXPECT_EQ(later->mark, 0);
+  later->may_end = true;
+  driver.AwaitAll();
 }
 
 TEST(PackedTensors, TensorsNeverOverlap) {
