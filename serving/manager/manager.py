@@ -152,12 +152,20 @@ class AspiredVersionsManager:
 
     # --- Any thread -------------------------------------------------------------------------------
 
-    def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
+    def set_aspired(
+        self,
+        name: str,
+        versions: Sequence[AspiredVersion],
+        left_out: frozenset[int] | None = None,
+    ) -> None:
         """Replaces the aspired versions of one stream. Returns at once.
 
+        `left_out` are the blocked versions that the list was made without; None: those of this moment.
         Not called for one stream by two threads at once.
         """
-        number, left_out = next(self._list_numbers), self._streams.blocked(name)
+        number = next(self._list_numbers)
+        if left_out is None:
+            left_out = self._streams.blocked(name)
         self._newest_lists[name] = number
         self._inbox.post(Request(name, partial(self._aspire, tuple(versions), number, left_out)))
 
@@ -346,7 +354,7 @@ class AspiredVersionsManager:
         left_out: frozenset[int],
         turn: Turn,
     ) -> None:
-        """Aspires the versions of the list `number`, which came when the source left out `left_out`.
+        """Aspires the versions of the list `number`, which was made without the versions `left_out`.
 
         A list is stale if other versions are left out by now and a newer list waits: it may lack a version
         that an operator has allowed since, and that answers.

@@ -22,8 +22,10 @@ class SourceFindings(SourceListener):
         self._monitor = monitor
         self._notes = notes
 
-    def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
-        self._manager.set_aspired(name, versions)
+    def set_aspired(
+        self, name: str, versions: Sequence[AspiredVersion], left_out: frozenset[int]
+    ) -> None:
+        self._manager.set_aspired(name, versions, left_out)
 
     def found_anew(self, name: str, version: int, files: Fingerprint | None) -> None:
         self._manager.found_anew(name, version, files)

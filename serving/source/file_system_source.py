@@ -108,8 +108,13 @@ class SourceListener:
     All methods are called under the source's lock, on any thread. `name` is the model's.
     """
 
-    def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
-        """Called each time that the list of aspired versions has changed. Not called after `stop`."""
+    def set_aspired(
+        self, name: str, versions: Sequence[AspiredVersion], left_out: frozenset[int]
+    ) -> None:
+        """Called each time that the list of aspired versions has changed. Not called after `stop`.
+
+        `left_out` are the blocked versions that the list was made without.
+        """
 
     def found_anew(self, name: str, version: int, files: Fingerprint | None) -> None:
         """Called when a version is found, or is found again with other files, even if it is blocked.
@@ -436,7 +441,7 @@ class FileSystemSource:
         self._log_versions(before, state)
         if aspired is not None and aspired != before.aspired:
             _log.info("aspired", model=self._name, versions=[item.version for item in aspired])
-            self._listener.set_aspired(self._name, aspired)
+            self._listener.set_aspired(self._name, aspired, self._inputs.blocked)
 
     def _notes_to_show(self) -> frozenset[Note]:
         """The notes of the last poll and of the store.
@@ -477,8 +482,9 @@ class FileSystemSource:
         known = {version: Path(item.directory).name for version, item in state.found.items()}
         names, name_notes = version_directories(listing, known, base_path)
         directories = {version: str(Path(base_path, name)) for version, name in names.items()}
-        failed = self._model_status.failed_versions(self._name)
+        # In this order, so that a version that fails in between is not lost without having failed.
         lost = self._model_status.lost_versions(self._name)
+        failed = self._model_status.failed_versions(self._name)
         state = without_lost_files(state, lost)
         observed = to_observe(state, directories, failed, blocked)
         candidates, read_notes = self._candidates(state, observed, now)

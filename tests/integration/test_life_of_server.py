@@ -222,9 +222,11 @@ def test_server_serves_without_standard_streams(
     try:
         with Client(f"unix:{socket_path}") as client:
             client.wait_until_ready("scale", TIMEOUT_SECONDS)
-    finally:
         server.terminate()
-    assert server.wait(TIMEOUT_SECONDS) == 0
+        assert server.wait(TIMEOUT_SECONDS) == 0
+    finally:
+        server.kill()
+        server.wait()
 
 
 # --- Health -----------------------------------------------------------------------------------------

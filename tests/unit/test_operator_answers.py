@@ -143,6 +143,27 @@ def test_stale_list_of_source_changes_no_routing() -> None:
     assert world.states() == {1: AVAILABLE, 2: AVAILABLE}
 
 
+def test_list_that_a_poll_made_before_allow_is_stale() -> None:
+    """The source is told of an operator's call only after its answer, and a poll may end in between."""
+    world, _ = noted_world()
+    world.manager.rollback("m")
+    world.settle(1)
+    world.manager.allow("m", 2)
+    world.settle(2)
+    world.manager.set_aspired("m", aspired(1), frozenset({2}))
+    second = world.manager.rollback("m")
+    world.manager.set_aspired("m", aspired(2), frozenset())
+    world.manager.tick()
+    assert second.result(timeout=0).rolled_back == 2
+
+
+def test_last_list_is_never_stale() -> None:
+    world, _ = noted_world()
+    world.manager.set_aspired("m", aspired(1), frozenset({2}))
+    world.manager.tick()
+    assert world.streams.answering("m") == 1
+
+
 def test_refused_rollback_tells_nothing() -> None:
     world, steps = noted_world()
     noted_rollback(world, steps)

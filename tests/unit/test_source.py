@@ -37,6 +37,8 @@ class Aspirations(SourceListener):
     def __init__(self, name: str) -> None:
         self.name = name
         self.lists: list[list[int]] = []
+        # The blocked versions that each list was made without.
+        self.left_out: list[frozenset[int]] = []
         self.found_at_ns: list[int] = []
         self.directories: dict[int, str] = {}
         # The directories of the last list.
@@ -58,8 +60,11 @@ class Aspirations(SourceListener):
         assert name == self.name
         self.seen.append((set(on_disk), set(watched)))
 
-    def set_aspired(self, name: str, versions: Sequence[AspiredVersion]) -> None:
+    def set_aspired(
+        self, name: str, versions: Sequence[AspiredVersion], left_out: frozenset[int]
+    ) -> None:
         assert name == self.name
+        self.left_out.append(left_out)
         self.lists.append([version.version for version in versions])
         self.found_at_ns.append(max((version.found_at_ns for version in versions), default=0))
         self.current = {version.version: version.directory for version in versions}
@@ -705,6 +710,7 @@ def test_source_blocked_version_falls_back_and_returns(site: Site) -> None:
     source.poll()
     source.set_blocked(frozenset())
     assert site.aspirations.lists == [[2], [1], [2]]
+    assert site.aspirations.left_out == [set(), {2}, set()]
 
 
 def test_source_of_a_fleet_member_awaits_its_grant(site: Site) -> None:
