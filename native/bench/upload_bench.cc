@@ -65,7 +65,8 @@ class Parameters {
   // Pins all of it in pieces of `piece_bytes`, until Unpin. Returns the time that took.
   int64_t Pin(PinnedMemory* pinned, size_t piece_bytes) {
     const int64_t began_ns = base::MonotonicNs();
-    for (size_t at = 0; at < bytes_ && pinned->Pin(data_ + at, piece_bytes); at += piece_bytes) {
+    for (size_t at = 0; at < bytes_ && pinned->Pin(data_ + at, piece_bytes, nullptr);
+         at += piece_bytes) {
       pieces_.emplace_back(data_ + at, piece_bytes);
     }
     return base::MonotonicNs() - began_ns;

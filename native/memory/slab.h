@@ -37,8 +37,8 @@ bool InterleaveSlabs(const std::vector<int>& nodes);
 // KiB over 512 MiB (native/bench/slab_bench.cc), a random row is read in 9 ns, not 26; sealing
 // takes 30 µs, not 27 ms; unmapping takes 1.3 ms, not 53. A fault no longer stalls the other core.
 // Pins: no page is unmapped, returned, moved or replaced while it is pinned, because each function
-// that does so unpins it first. If a driver is late to unpin it, it stays until then, and its
-// memory too, longer than the slab if need be.
+// that does so unpins it first. If a driver is late to pin or unpin it, it stays until then, and
+// its memory too, longer than the slab if need be.
 // Cost: reserved bytes cost only addresses (MAP_NORESERVE). For the rest see each function.
 class Slab {
  public:
@@ -74,7 +74,8 @@ class Slab {
   size_t pinned_bytes() const { return pins_.bytes(); }
 
   // Returns the pages of the range to the operating system; their contents become 0. Returns only
-  // whole pages. Unpins all from there on. Pages that cannot be unpinned become 0, and stay.
+  // whole pages. Unpins all from there on. Pages that cannot be unpinned become 0, and stay until a
+  // later call, or the slab's end.
   void ReturnPages(size_t offset, size_t bytes);
 
   // Chooses small or huge pages for the memory that the first unit has yet to get. A huge page

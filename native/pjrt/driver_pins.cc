@@ -4,6 +4,8 @@
 #include <thread>
 #include <utility>
 
+#include "native/pjrt/keep_for_ever.h"
+
 namespace millpond::pjrt {
 
 // A call of the driver, on the thread for such calls. It counts as overdue from Leave to its end.
@@ -34,14 +36,22 @@ class DriverPins::Call : public DriverThread::Task {
 
 class DriverPins::PinCall final : public Call {
  public:
-  PinCall(std::shared_ptr<const Client> client, char* start, size_t bytes)
-      : Call(std::move(client)), start_(start), bytes_(bytes) {}
+  PinCall(std::shared_ptr<const Client> client, char* start, size_t bytes,
+          std::shared_ptr<const void> kept)
+      : Call(std::move(client)), start_(start), bytes_(bytes), kept_(std::move(kept)) {}
 
   // The result, once the call has ended in time.
-  bool is_pinned() const { return is_pinned_.load(); }
+  bool TakeResult() {
+    kept_ = nullptr;
+    return is_pinned_.load();
+  }
   // A call that has not begun never does: the thread may have taken it already. Returns false if
   // the call has just ended.
-  [[nodiscard]] bool LeaveOrDrop() { return !is_begun_or_dropped_.exchange(true) || Leave(); }
+  [[nodiscard]] bool LeaveOrDrop() {
+    if (is_begun_or_dropped_.exchange(true)) return Leave();
+    kept_ = nullptr;
+    return true;
+  }
 
  private:
   void Run() override {
@@ -49,12 +59,15 @@ class DriverPins::PinCall final : public Call {
     const bool is_pinned = client().Pin(start_, bytes_).ok();
     is_pinned_.store(is_pinned);
     if (EndInTime()) return;
-    if (is_pinned) static_cast<void>(client().Unpin(start_));
+    if (is_pinned && !client().Unpin(start_).ok()) KeepForEver(std::move(kept_));
+    kept_ = nullptr;
     EndLate();
   }
 
   char* const start_;
   const size_t bytes_;
+  // Used by the thread of the call while it runs or if it is late, and by the caller otherwise.
+  std::shared_ptr<const void> kept_;
   std::atomic<bool> is_begun_or_dropped_{false};
   std::atomic<bool> is_pinned_{false};
 };
@@ -93,11 +106,11 @@ DriverPins::~DriverPins() {
   std::thread([thread = std::move(thread_)] { thread->AwaitAll(); }).detach();
 }
 
-bool DriverPins::Pin(char* start, size_t bytes) {
+bool DriverPins::Pin(char* start, size_t bytes, std::shared_ptr<const void> kept) {
   if (client_->HasOverduePin()) return false;
-  const auto call = std::make_shared<PinCall>(client_, start, bytes);
+  const auto call = std::make_shared<PinCall>(client_, start, bytes, std::move(kept));
   if (!thread_->PerformFor(call, overdue_ns_) && call->LeaveOrDrop()) return false;
-  return call->is_pinned();
+  return call->TakeResult();
 }
 
 bool DriverPins::Unpin(char* start, OnUnpinned on_unpinned) {

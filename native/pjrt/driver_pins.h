@@ -28,7 +28,9 @@ class DriverPins {
   DriverPins& operator=(const DriverPins&) = delete;
 
   // Returns false if the memory is not pinned: the driver refuses or hangs, or the plugin cannot.
-  bool Pin(char* start, size_t bytes);
+  // Drops `kept`, which keeps the pages, before it returns, unless the driver hangs: then it is
+  // dropped once the driver goes on and has unpinned them, and never if the driver refuses that.
+  bool Pin(char* start, size_t bytes, std::shared_ptr<const void> kept);
   // Is told once whether the pages are unpinned, on the thread of the driver's calls. Until it is
   // told that they are, they must neither move nor be unmapped: the driver would take another
   // mapping in their place for pinned, and copy from the old pages. False: the driver refuses, so

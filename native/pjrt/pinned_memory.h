@@ -38,7 +38,7 @@ class PinnedMemory final : public memory::PagePinner {
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
-  bool Pin(std::byte* start, size_t bytes) override;
+  bool Pin(std::byte* start, size_t bytes, std::shared_ptr<const void> kept) override;
   // Waits for the end of the leases of the piece, but for abandoned ones. The piece counts until it
   // is unpinned: later if the driver hangs, and never if there are such leases, or if the driver
   // refuses, as after the loss of a device. Nothing is pinned any more in the last two cases.
@@ -54,19 +54,32 @@ class PinnedMemory final : public memory::PagePinner {
   const std::shared_ptr<DriverPins>& pins() const { return pins_; }
 
  private:
-  struct Piece {
-    size_t bytes = 0;
-    int lease_count = 0;
-    int abandoned_count = 0;  // of these
-  };
-  // The part that an unpin changes, which may end after this object.
+  // The part that a late call changes, which may end after this object.
   struct Counts {
     explicit Counts(int64_t bytes_max) : budget(bytes_max) {}
     base::ByteBudget budget;
     std::atomic<bool> has_failed{false};  // a call to unpin
   };
 
-  bool AwaitLeases(const std::byte* start);
+  struct Charge {
+    std::shared_ptr<Counts> counts;
+    base::ByteBudget::Share share;
+  };
+  // The pages and the charge that a late call keeps until its piece is unpinned. The charge ends
+  // last.
+  struct Kept {
+    std::shared_ptr<const Charge> charge;
+    std::shared_ptr<const void> pages;
+  };
+  struct Piece {
+    size_t bytes = 0;
+    std::shared_ptr<const Charge> charge;
+    int lease_count = 0;
+    int abandoned_count = 0;  // of these
+  };
+
+  std::shared_ptr<const Charge> ChargeFor(size_t bytes) const;
+  bool AwaitLeases(const std::byte* start, std::shared_ptr<const Charge>* charge);
   void Return(Piece* piece);
   void Abandon(Piece* piece);
 

@@ -36,7 +36,7 @@ StagingBlock::StagingBlock(std::shared_ptr<DriverPins> pins, std::shared_ptr<Mem
     : pins_(std::move(pins)),
       memory_(std::move(memory)),
       bytes_(bytes),
-      is_pinned_(pins_->Pin(data(), bytes)) {}
+      is_pinned_(pins_->Pin(data(), bytes, memory_)) {}
 
 StagingBlock::~StagingBlock() {
   if (is_abandoned_) KeepForEver(memory_);

@@ -23,7 +23,7 @@ class FakePagePinner final : public memory::PagePinner {
  public:
   ~FakePagePinner() override { EXPECT_TRUE(pinned_.empty()); }
 
-  bool Pin(std::byte* start, size_t bytes) override {
+  bool Pin(std::byte* start, size_t bytes, std::shared_ptr<const void> kept) override {
     if (bytes_ + bytes > bytes_max) return false;
     // Pinning makes pages resident.
     for (size_t page = 0; page < bytes; page += memory::kPageBytes) {
@@ -37,7 +37,8 @@ class FakePagePinner final : public memory::PagePinner {
     pinned_[start] = bytes;
     bytes_ += bytes;
     calls.push_back(bytes);
-    return true;
+    if (!pins) late_[start] = std::move(kept);
+    return pins;
   }
 
   bool Unpin(std::byte* start, size_t bytes, std::shared_ptr<const void> kept) override {
@@ -53,7 +54,7 @@ class FakePagePinner final : public memory::PagePinner {
     return true;
   }
 
-  // Unpins what it was late to.
+  // Unpins what it was late to unpin or to pin.
   void UnpinLate() {
     for (const auto& [start, kept] : late_) {
       EXPECT_TRUE(IsResident(start, pinned_[start])) << "unmapped too early";
@@ -71,6 +72,7 @@ class FakePagePinner final : public memory::PagePinner {
 
   size_t bytes_max = SIZE_MAX;  // refuses more
   bool unpins = true;           // false: as a driver that hangs
+  bool pins = true;             // false: pins all the same, but later than it is waited for
   std::vector<size_t> calls;    // the sizes that were pinned
 
  private:

@@ -167,7 +167,7 @@ TEST_F(PjrtTest, CallsThatStopRunsAreMadeOneByOne) {
     waiting.push_back(std::async(std::launch::async,
                                  [&] { EXPECT_TRUE(accelerator->LoadExecutable(bytes).ok()); }));
     waiting.push_back(std::async(std::launch::async, [&] {
-      EXPECT_TRUE(accelerator->pinned()->Pin(memory, sizeof(memory)));
+      EXPECT_TRUE(accelerator->pinned()->Pin(memory, sizeof(memory), nullptr));
       EXPECT_TRUE(accelerator->pinned()->Unpin(memory, sizeof(memory), nullptr));
     }));
     base::SleepNs(30'000'000);
@@ -229,7 +229,7 @@ TEST_F(PjrtTest, ALoadThatHangsHoldsUpNoOtherDevice) {
       std::async(std::launch::async, [&] { return accelerators[0]->LoadExecutable(bytes).ok(); });
   begun.get_future().wait();
   alignas(4096) static std::byte memory[4096];
-  EXPECT_TRUE(accelerators[1]->pinned()->Pin(memory, sizeof(memory)));
+  EXPECT_TRUE(accelerators[1]->pinned()->Pin(memory, sizeof(memory), nullptr));
   {
     const auto program = MakeProgram(accelerators[1], {1}, 1);
     EXPECT_TRUE(program->Offer(1, std::move(accelerators[1]->LoadExecutable(bytes).value())).ok());
@@ -250,16 +250,23 @@ class HangingPinTest : public PjrtTest {
     };
   }
 
-  // On a busy machine a pin may be overdue before it begins.
-  void HangInAPin() {
-    do EXPECT_FALSE(pinned_->Pin(memory_[0], sizeof(memory_[0])));
-    while (pin_count_ == 0);
+  // On a busy machine a pin may be overdue before it begins. Returns what is gone once the pages
+  // are not pinned any more.
+  std::weak_ptr<int> HangInAPin() {
+    std::weak_ptr<int> owner;
+    do {
+      auto kept = std::make_shared<int>(0);
+      const std::weak_ptr<int> own = kept;
+      EXPECT_FALSE(pinned_->Pin(memory_[0], sizeof(memory_[0]), std::move(kept)));
+      if (!own.expired()) owner = own;
+    } while (pin_count_ == 0);
+    return owner;
   }
 
   // Pins a piece, which does not hang.
   void PinTheOther() {
     pin_count_ = 1;
-    while (!pinned_->Pin(memory_[1], sizeof(memory_[1]))) std::this_thread::yield();
+    while (!pinned_->Pin(memory_[1], sizeof(memory_[1]), nullptr)) std::this_thread::yield();
     pin_count_ = 0;
   }
 
@@ -280,15 +287,35 @@ class HangingPinTest : public PjrtTest {
       std::make_unique<PinnedMemory>(client_, INT64_MAX, kOverdueNs);
 };
 
+// A copy from other pages in their place would read these.
+TEST_F(HangingPinTest, ItsPagesHaveAnOwnerUntilTheyAreUnpinned) {
+  const std::weak_ptr<int> owner = HangInAPin();
+  EXPECT_FALSE(owner.expired());
+  EXPECT_EQ(pinned_->bytes(), sizeof(memory_[0]));
+  end_.set_value();
+  while (pinned_->bytes() > 0) std::this_thread::yield();
+  EXPECT_TRUE(owner.expired());
+  EXPECT_EQ(controls_->live_pins, 0);
+}
+
+TEST_F(HangingPinTest, PagesThatTheDriverNeverUnpinsAreKept) {
+  const std::weak_ptr<int> owner = HangInAPin();
+  controls_->unpins = false;
+  end_.set_value();
+  while (client_->HasOverduePin()) std::this_thread::yield();
+  EXPECT_FALSE(owner.expired());
+  EXPECT_EQ(pinned_->bytes(), sizeof(memory_[0]));
+  controls_->live_pins -= 1;
+}
+
 TEST_F(HangingPinTest, NoPinIsMadeUntilItsEnd) {
   HangInAPin();
-  EXPECT_EQ(pinned_->bytes(), 0);
-  EXPECT_FALSE(pinned_->Pin(memory_[1], sizeof(memory_[1])));
+  EXPECT_FALSE(pinned_->Pin(memory_[1], sizeof(memory_[1]), nullptr));
   EXPECT_EQ(client_->Pin(reinterpret_cast<char*>(memory_[1]), 4096).code(), Code::kUnavailable);
   EXPECT_EQ(pin_count_, 1);
   end_.set_value();
-  while (!pinned_->Pin(memory_[1], sizeof(memory_[1]))) std::this_thread::yield();
-  EXPECT_EQ(controls_->live_pins, 1) << "the other piece may be unmapped by now";
+  while (!pinned_->Pin(memory_[1], sizeof(memory_[1]), nullptr)) std::this_thread::yield();
+  EXPECT_EQ(controls_->live_pins, 1);
   EXPECT_EQ(pinned_->Take(memory_[0]).end(), nullptr);
   EXPECT_TRUE(pinned_->Unpin(memory_[1], sizeof(memory_[1]), nullptr));
 }
@@ -299,7 +326,7 @@ TEST_F(HangingPinTest, UnpinsThatComeMeanwhileFollowItsEnd) {
   HangInAPin();
   const std::weak_ptr<int> owner = UnpinTheOther();
   EXPECT_FALSE(owner.expired());
-  EXPECT_EQ(pinned_->bytes(), sizeof(memory_[1]));
+  EXPECT_EQ(pinned_->bytes(), sizeof(memory_));
   end_.set_value();
   while (!owner.expired()) std::this_thread::yield();
   PinTheOther();
@@ -326,7 +353,7 @@ TEST_F(HangingPinTest, UnpinsFollowItsEndAfterTheLastOwner) {
 TEST_F(HangingPinTest, OthersThatWaitAlreadyAreNotMade) {
   auto other = std::async(std::launch::async, [&] {
     while (pin_count_ == 0) std::this_thread::yield();
-    return pinned_->Pin(memory_[1], sizeof(memory_[1]));
+    return pinned_->Pin(memory_[1], sizeof(memory_[1]), nullptr);
   });
   HangInAPin();
   EXPECT_FALSE(other.get());
@@ -373,7 +400,7 @@ TEST_F(PjrtTest, NoPinThatWasLeftStays) {
     DriverPins pins(client, /*overdue_ns=*/0);
     auto* const start = reinterpret_cast<char*>(memory);
     for (int pin = 0; pin < 5'000; ++pin) {
-      if (!pins.Pin(start, sizeof(memory))) continue;
+      if (!pins.Pin(start, sizeof(memory), nullptr)) continue;
       pins.Unpin(start, [](bool is_unpinned) { EXPECT_TRUE(is_unpinned); });
     }
     while (client->HasOverduePin()) std::this_thread::yield();

@@ -255,6 +255,28 @@ TEST(Slab, PagesStayUntilTheyAreUnpinned) {
   EXPECT_EQ(to->MoveTail(4 * kMiB, 2 * kMiB, slab.get(), 2 * kMiB), 2 * kMiB);
 }
 
+// The driver may have pinned them, and pins them late, whoever waits.
+TEST(Slab, PagesOfALatePinStayUntilItEnds) {
+  const auto pinner = std::make_shared<FakePagePinner>();
+  auto slab = ReserveSlab(32 * kMiB);
+  std::byte* const start = slab->start();
+  PinAll(slab.get(), 10 * kMiB, pinner);
+  pinner->pins = false;
+  EXPECT_FALSE(slab->PinNext(20 * kMiB, pinner));
+  EXPECT_EQ(slab->pinned_bytes(), 10 * kMiB);
+  EXPECT_TRUE(slab->has_stuck_pins());
+  EXPECT_FALSE(slab->PinNext(20 * kMiB, pinner)) << "before the first one has ended";
+  slab->ReturnPages(12 * kMiB, SIZE_MAX);
+  const auto to = ReserveSlab(32 * kMiB);
+  EXPECT_EQ(slab->MoveTail(24 * kMiB, 16 * kMiB, to.get(), 0), 0);
+  pinner->ExpectAllResident();
+  slab.reset();
+  pinner->ExpectAllResident();
+  EXPECT_TRUE(IsMapped(start + 20 * kMiB - kPageBytes));
+  pinner->UnpinLate();
+  EXPECT_FALSE(IsMapped(start + 20 * kMiB - kPageBytes));
+}
+
 TEST(Slab, PagesUnpinnedAfterItsEndAreUnmapped) {
   const auto pinner = std::make_shared<FakePagePinner>();
   auto slab = ReserveSlab(32 * kMiB);

@@ -405,12 +405,12 @@ TEST_F(UploadTest, MemoryThatIsNotUnpinnedStaysCounted) {
   alignas(4096) static std::byte memory[2][4096];  // nothing else will have its place
   Open();
   const std::shared_ptr<PinnedMemory> pinned = accelerator_->pinned();
-  ASSERT_TRUE(pinned->Pin(memory[0], sizeof(memory[0])));
+  ASSERT_TRUE(pinned->Pin(memory[0], sizeof(memory[0]), nullptr));
   controls_->unpins = false;
   EXPECT_FALSE(pinned->Unpin(memory[0], sizeof(memory[0]), nullptr));
   EXPECT_EQ(pinned->Take(memory[0]).end(), nullptr);
   EXPECT_EQ(accelerator_->State().pinned_bytes, sizeof(memory[0]));
-  EXPECT_FALSE(pinned->Pin(memory[1], sizeof(memory[1])));
+  EXPECT_FALSE(pinned->Pin(memory[1], sizeof(memory[1]), nullptr));
   EXPECT_EQ(controls_->pin_count, 1);
   controls_->live_pins -= 1;
 }
