@@ -295,6 +295,8 @@ TEST_F(HangingPinTest, ItsPagesHaveAnOwnerUntilTheyAreUnpinned) {
   end_.set_value();
   while (pinned_->bytes() > 0) std::this_thread::yield();
   EXPECT_TRUE(owner.expired());
+  while (client_->HasOverduePin()) std::this_thread::yield();
+  pinned_.reset();  // waits for the thread that has counted the pins
   EXPECT_EQ(controls_->live_pins, 0);
 }
 
@@ -305,6 +307,7 @@ TEST_F(HangingPinTest, PagesThatTheDriverNeverUnpinsAreKept) {
   while (client_->HasOverduePin()) std::this_thread::yield();
   EXPECT_FALSE(owner.expired());
   EXPECT_EQ(pinned_->bytes(), sizeof(memory_[0]));
+  pinned_.reset();  // waits for the thread that has counted the pin
   controls_->live_pins -= 1;
 }
 
