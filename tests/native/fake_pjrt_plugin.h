@@ -1,9 +1,30 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
+
+// A count that a test may read while a thread of the driver's calls changes it.
+class FakePjrtCount {
+ public:
+  FakePjrtCount() = default;
+  FakePjrtCount(const FakePjrtCount& other) : count_(other.count_.load()) {}
+  FakePjrtCount& operator=(const FakePjrtCount& other) {
+    count_ = other.count_.load();
+    return *this;
+  }
+  FakePjrtCount& operator+=(int64_t more) {
+    count_ += more;
+    return *this;
+  }
+  FakePjrtCount& operator-=(int64_t fewer) { return *this += -fewer; }
+  operator int64_t() const { return count_; }
+
+ private:
+  std::atomic<int64_t> count_{0};
+};
 
 // The controls of a PJRT plugin for tests, fake_pjrt_plugin.cc. Its programs are texts of the form
 // "ROWS K": K inputs of one float a row in one block (PackedTensors), then a parameter of one
@@ -66,14 +87,14 @@ struct FakePjrtControls {
   int64_t used_bytes = 0;          // of all buffers together, until nothing uses their memory
   int64_t live_buffers = 0;
   int64_t live_executables = 0;
-  int64_t live_clients = 0;
+  FakePjrtCount live_clients;
   int64_t live_errors = 0;
   int64_t live_events = 0;
   int64_t live_topologies = 0;
   int64_t transfers_under_way = 0;  // whose events were not waited for
   int64_t transfers_under_way_max = 0;
-  int64_t live_pins = 0;  // of this process's memory
-  int64_t pin_count = 0;
+  FakePjrtCount live_pins;  // of this process's memory
+  FakePjrtCount pin_count;
   int64_t overlapping_pins = 0;
   int64_t unpinned_in_copies = 0;  // pins that ended while a copy from them was under way
   int64_t live_managers = 0;       // of transfers
