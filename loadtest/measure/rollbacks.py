@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -72,10 +73,18 @@ def measure_rollbacks(
                 see(began_ns, answer)
             pause(clock, _STEADY_SECONDS)
             # One of the other client beside that of this one.
-            _wait_for_requests(client, model, old, before_count + 2, clock)
+            _wait_until(
+                partial(_has_answered, client, model, old, before_count + 2),
+                f"version {old} has not answered the other client",
+                clock,
+            )
             instants.append(Instants(began_ns, replied_ns, clock.now_ns()))
             client.allow(model, new)
-            _wait_for_default(client, model, new, clock)
+            _wait_until(
+                partial(_is_default, client, model, new),
+                f"version {new} is not the default version",
+                clock,
+            )
         asked = Asked(other.stop())
     are_late = [asked.is_late(rollback, old) for rollback in instants]
     return {
@@ -136,23 +145,18 @@ def _request_count(client: Client, model: str, version: int) -> int:
     return sum(row.get("request_count", 0) for row in rows if row["version"] == version)
 
 
-def _wait_for_requests(client: Client, model: str, version: int, count: int, clock: Clock) -> None:
-    """Waits until the version has answered so many requests. Raises Unavailable at the timeout."""
+def _has_answered(client: Client, model: str, version: int, count: int) -> bool:
+    return _request_count(client, model, version) >= count
+
+
+def _wait_until(is_reached: Callable[[], bool], what: str, clock: Clock) -> None:
+    """Waits until `is_reached()`. Raises Unavailable with `what` at the timeout."""
     end_ns = clock.now_ns() + _TIMEOUT_SECONDS * NS_PER_SECOND
-    while _request_count(client, model, version) < count:
+    while not is_reached():
         if clock.now_ns() > end_ns:
-            raise Unavailable(
-                f"version {version} has not answered the other client after {_TIMEOUT_SECONDS} s"
-            )
+            raise Unavailable(f"{what} after {_TIMEOUT_SECONDS} s")
         pause(clock, 0.002)
 
 
-def _wait_for_default(client: Client, model: str, version: int, clock: Clock) -> None:
-    """Waits until `version` is the default version. Raises Unavailable at the timeout."""
-    end_ns = clock.now_ns() + _TIMEOUT_SECONDS * NS_PER_SECOND
-    while client.describe_models()[model]["default_version"] != version:
-        if clock.now_ns() > end_ns:
-            raise Unavailable(
-                f"version {version} is not the default version after {_TIMEOUT_SECONDS} s"
-            )
-        pause(clock, 0.002)
+def _is_default(client: Client, model: str, version: int) -> bool:
+    return bool(client.describe_models()[model]["default_version"] == version)
