@@ -187,11 +187,11 @@ class Site:
             clock=self.clock,
         )
 
-    def drop(self, name: str, *, age_seconds: float = 60) -> Path:
+    def drop(self, name: str, *, age_seconds: float = 60, graph: bytes = b"graph") -> Path:
         """Writes a complete version directory whose newest change is `age_seconds` ago."""
         directory = self.path / name
         directory.mkdir(parents=True)
-        (directory / "saved_model.pb").write_bytes(b"graph")
+        (directory / "saved_model.pb").write_bytes(graph)
         self.set_age(directory, age_seconds)
         return directory
 
@@ -275,9 +275,7 @@ def test_source_half_copied_version_waits_for_the_rest(site: Site) -> None:
 
 def test_source_aspires_broken_beside_sound_version(site: Site) -> None:
     site.drop("6")
-    broken = site.drop("7")
-    (broken / "saved_model.pb").write_bytes(b"noise")
-    site.set_age(broken, 60)
+    broken = site.drop("7", graph=b"noise", age_seconds=60)
     source = site.source(Latest(1))
     source.poll()
     assert site.aspirations.lists == [[6, 7]]
@@ -290,9 +288,7 @@ def test_source_aspires_broken_beside_sound_version(site: Site) -> None:
 
 def test_source_aspires_version_it_may_not_read(site: Site) -> None:
     """Its load ends with the error, so that status and page show it."""
-    secret = site.drop("7")
-    (secret / "saved_model.pb").write_bytes(b"secret")
-    site.set_age(secret, 60)
+    site.drop("7", graph=b"secret", age_seconds=60)
     source = site.source()
     source.poll()
     assert site.aspirations.lists == [[7]]
@@ -301,9 +297,7 @@ def test_source_aspires_version_it_may_not_read(site: Site) -> None:
 def test_source_broken_version_that_serves_is_sound(site: Site) -> None:
     """Its files may be repaired between the check and the load."""
     site.drop("6")
-    broken = site.drop("7")
-    (broken / "saved_model.pb").write_bytes(b"noise")
-    site.set_age(broken, 60)
+    site.drop("7", graph=b"noise", age_seconds=60)
     source = site.source(Latest(1))
     source.poll()
     site.aspirations.available = {6}
@@ -317,9 +311,7 @@ def test_source_broken_version_that_serves_is_sound(site: Site) -> None:
 def test_source_repair_under_way_is_not_found(site: Site) -> None:
     """A file system may report a truncated file with its old times."""
     site.drop("6")
-    broken = site.drop("7")
-    (broken / "saved_model.pb").write_bytes(b"noise")
-    site.set_age(broken, 60)
+    broken = site.drop("7", graph=b"noise", age_seconds=60)
     source = site.source(Latest(1))
     source.poll()
     site.aspirations.failed = {7}
@@ -334,19 +326,14 @@ def test_source_repair_under_way_is_not_found(site: Site) -> None:
 
 
 def test_source_broken_file_that_grows_is_not_aspired(site: Site) -> None:
-    broken = site.drop("7")
-    (broken / "saved_model.pb").write_bytes(b"noise")
-    site.set_age(broken, 0)
+    site.drop("7", graph=b"noise", age_seconds=0)
     source = site.source()
     source.poll()
     assert site.aspirations.lists == []
 
 
 def drop_without_asset(site: Site, *, age_seconds: float) -> Path:
-    directory = site.drop("7")
-    (directory / "saved_model.pb").write_bytes(b"graph of words")
-    site.set_age(directory, age_seconds)
-    return directory
+    return site.drop("7", graph=b"graph of words", age_seconds=age_seconds)
 
 
 def test_source_aspires_old_version_without_asset(site: Site) -> None:
