@@ -157,8 +157,8 @@ def filled_in(command: str, *, port: int, model_name: str, base_path: Path) -> s
 def free_port() -> int:
     """Finds a TCP port of 127.0.0.1 that no process listens on now.
 
-    It stays free until its server starts: the kernel gives such a port neither to a connection nor to a
-    process that asks for any port.
+    It stays free until its server starts, because the kernel gives such a port neither to a connection nor to a
+    process that asks for any port. If the kernel gives all ports above 20,000, it is one of these, and may be taken.
     """
     lowest_given = int(_GIVEN_PORTS.read_text().split()[0])
     while True:

@@ -25,7 +25,7 @@ class DriverPins::Call : public DriverThread::Task {
  protected:
   const Client& client() const { return *client_; }
   bool is_left() const { return is_left_or_over_.load(); }
-  // Ends the call. Returns false if nobody waits for it any more: EndLate is to follow then.
+  // Ends the call. Returns false if its caller has left: EndLate is to follow then.
   bool EndInTime() { return !is_left_or_over_.exchange(true); }
   void EndLate() { client_->CountPinAsOverdue(false); }
 

@@ -18,8 +18,8 @@ ECHO_SECONDS = 0.5
 """
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""The signals of which the second one ends a drain. SIGHUP is none, because nobody asks for an end with it: a closed
-terminal sends it several times, and so do tools that want a daemon to read its files again."""
+"""The signals of which the second one ends a drain. SIGHUP does not count, because it is no request for an end:
+a closed terminal sends it several times, and so do tools that want a daemon to read its files again."""
 
 
 class StopSignals:
