@@ -47,8 +47,9 @@ class Parameters {
  public:
   Parameters(size_t bytes, size_t tensor_count) {
     const size_t each = bytes / tensor_count / 64 * 64;
-    // Whole chunks of the largest size, so that each has a piece.
-    bytes_ = (each * tensor_count + 32 * kMiB - 1) / (32 * kMiB) * (32 * kMiB);
+    // A multiple of each size of a chunk, so that each chunk has a piece.
+    constexpr size_t kStep = 160 * kMiB;
+    bytes_ = (each * tensor_count + kStep - 1) / kStep * kStep;
     void* const taken =
         mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (taken == MAP_FAILED) Check(base::Internal("no memory"));
@@ -202,11 +203,11 @@ int Main(int argc, char** argv) {
   PinnedMemory* const pinned = accelerator.pinned().get();
   Measure(accelerator, parameters, {}, 2);
   std::printf("the first line is of memory that is not pinned, and of the driver's first memory\n");
-  for (const size_t mib : {size_t{4}, size_t{8}, size_t{16}, size_t{32}}) {
+  for (const size_t mib : {size_t{4}, size_t{10}, size_t{20}, size_t{32}}) {
     const int64_t pinned_ns = parameters.Pin(pinned, mib * kMiB);
     std::printf("%zu pieces of %zu MiB pinned in %.1f ms, half of which were rests\n",
                 parameters.pinned_count(), mib, Ms(pinned_ns));
-    for (const size_t count : {size_t{1}, size_t{2}, size_t{4}, size_t{8}}) {
+    for (const size_t count : {size_t{1}, size_t{2}, size_t{3}, size_t{4}, size_t{8}}) {
       Measure(accelerator, parameters, {mib * kMiB, count}, rounds);
     }
     parameters.Unpin(pinned);

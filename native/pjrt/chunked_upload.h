@@ -40,8 +40,9 @@ class ChunkedUpload {
   // A chunk that is copied to a staging buffer first.
   static constexpr size_t kChunkBytes = size_t{4} << 20U;
   // The most that is under way at once: the number of chunks, and the bytes of each. On an H200
-  // with a link of 52 GB/s, 500 MB take 15.4 ms in two chunks of 4 MiB, 11.7 in three, and 10.0 in
-  // three of 8 MiB (native/bench/upload_bench.cc). A run's inputs wait for all of them: 0.6 ms.
+  // with a link of 52 GB/s, 500 MB take 11.4 ms in two chunks of 10 MiB, 9.9 in three, and 9.7 in
+  // four (native/bench/upload_bench.cc). A run's inputs wait for all of them: 0.6 ms. Beside
+  // requests four are no faster than three.
   struct Limits {
     size_t chunk_bytes = memory::PinnedPieces::kPieceBytes;
     size_t chunk_count = 3;
