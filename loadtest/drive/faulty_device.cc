@@ -9,8 +9,9 @@
 // A later transfer is one after the first of a version's parameters, so that an upload is under
 // way. Each adds a line to the file `transfers` there.
 //
-// If the plugin below does not count the memory of its devices, this one counts that of all
-// buffers.
+// It counts the memory in use itself, by all buffers that are not freed. The count of XLA's
+// allocator for GPUs was 9 % higher, and differed by 0.4 MB for the same versions: it counts the
+// pieces that it gives, which may be larger than what was asked for.
 
 #include <unistd.h>
 
@@ -86,12 +87,12 @@ PJRT_Error* DestroyBuffer(PJRT_Buffer_Destroy_Args* args) {
 }
 
 PJRT_Error* MemoryStats(PJRT_Device_MemoryStats_Args* args) {
-  PJRT_Error* const error = over->PJRT_Device_MemoryStats(args);
-  if (error == nullptr) return nullptr;
-  Free(error);
+  if (PJRT_Error* const error = over->PJRT_Device_MemoryStats(args); error != nullptr) {
+    Free(error);
+    args->bytes_limit_is_set = false;
+  }
   const std::lock_guard<std::mutex> locked(lock);
   args->bytes_in_use = used_bytes[args->device];
-  args->bytes_limit_is_set = false;
   return nullptr;
 }
 

@@ -3,9 +3,11 @@
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 _SOURCE = Path(__file__).with_name("faulty_device.cc")
+_HEADER = Path(__file__).with_name("plugin_over.h")
 _ROOT = Path(__file__).parents[2]
 
 HOLD, FAIL, CRASH, LOST, HANG = "hold", "fail", "crash", "lost", "hang"
@@ -18,28 +20,35 @@ def environment_of(over: Path, directory: Path) -> Mapping[str, str]:
 
 
 def compiled_plugin(source: Path, directory: Path) -> Path:
-    """Compiles a plugin, which passes calls on to another one, into `directory`. Imports TensorFlow.
+    """The plugin in `directory` that passes calls on to another one, compiled if it is not there. Imports TensorFlow.
 
     Raises CalledProcessError, and OSError without a compiler.
     """
+    library = _library_in(directory, source)
+    if library.exists():
+        return library
     import tensorflow as tf
 
-    library = directory / f"{source.stem}.so"
     includes = [f"-I{tf.sysconfig.get_include()}", f"-I{_ROOT}"]
     command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", *includes, str(source)]
     subprocess.run([*command, "-o", str(library), "-ldl", "-lpthread"], check=True)
     return library
 
 
+def _library_in(directory: Path, source: Path) -> Path:
+    # Models are kept for later runs, and a plugin of an older source would not know its variables.
+    digest = sha256(source.read_bytes() + _HEADER.read_bytes()).hexdigest()[:12]
+    return directory / f"{source.stem}-{digest}.so"
+
+
 def faulty_plugin_in(directory: Path) -> Path:
     """The place of the plugin in `directory`."""
-    return directory / f"{_SOURCE.stem}.so"
+    return _library_in(directory, _SOURCE)
 
 
 def faulty_plugin(directory: Path) -> Path:
-    """The plugin in `directory`, which is compiled if it is not there. Raises as `compiled_plugin` does."""
-    library = faulty_plugin_in(directory)
-    return library if library.exists() else compiled_plugin(_SOURCE, directory)
+    """The plugin in `directory`. Raises as `compiled_plugin` does."""
+    return compiled_plugin(_SOURCE, directory)
 
 
 class FaultyDevice:

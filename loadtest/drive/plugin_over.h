@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -31,9 +32,15 @@ static void HoldWhile(const char* name) {
 
 // Loads the plugin below. Returns its table, in which the plugin above it puts calls of its own.
 static PJRT_Api LoadOver() {
-  void* const library = dlopen(std::getenv("PLUGIN_OVER"), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) std::abort();
-  over = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();
+  const char* const path = std::getenv("PLUGIN_OVER");
+  void* const library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  void* const get = library == nullptr ? nullptr : dlsym(library, "GetPjrtApi");
+  if (get == nullptr) {
+    const char* const error = path == nullptr ? "the variable is not set" : dlerror();
+    std::fprintf(stderr, "PLUGIN_OVER must have the path of a PJRT plugin: %s\n", error);
+    std::abort();
+  }
+  over = reinterpret_cast<const PJRT_Api* (*)()>(get)();
   PJRT_Api table{};
   std::memcpy(&table, over, std::min(over->struct_size, sizeof(table)));
   table.struct_size = std::min(over->struct_size, sizeof(table));
