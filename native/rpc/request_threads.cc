@@ -405,8 +405,8 @@ void RequestThreads::Watch() {
                                   [this] { return is_stopping_.load(); })) {
     const int64_t now_ns = base::MonotonicNs();
     ReapThreads();
-    LookAtSharing(now_ns);
     const LongRuns long_runs = LookAtLongRuns(now_ns);
+    LookAtSharing(long_runs, now_ns);
     const std::vector<NewThread> planned = PlanNewThreads(long_runs, now_ns);
     // Before they start, because a thread takes a request at once.
     ShareThreads(long_runs, planned, now_ns);
@@ -471,7 +471,7 @@ size_t RequestThreads::CountServing(const ThreadGroup& group, int64_t ns, int64_
       }));
 }
 
-void RequestThreads::LookAtSharing(int64_t now_ns) {
+void RequestThreads::LookAtSharing(const LongRuns& long_runs, int64_t now_ns) {
   const auto stalled_count =
       static_cast<size_t>(std::count_if(threads_.begin(), threads_.end(), [&](const auto& thread) {
         return thread->IsServing() && thread->IsStalled(now_ns);
@@ -480,7 +480,13 @@ void RequestThreads::LookAtSharing(int64_t now_ns) {
   if (!are_all_stalled && now_ns < sharing_due_ns_) return;
   const bool was_shared = groups_.is_shared();
   const ServingThreads threads = CountForSharing(now_ns);
-  groups_.LimitThreads(threads, are_all_stalled, now_ns);
+  // No queue may know a model whose first runs have not ended.
+  ActiveModels models;
+  models.has_long_run = are_all_stalled;
+  for (const auto& [model, count] : long_runs.counts_by_model) {
+    if (!model.empty()) models.keys.insert(ModelKeyOf(model));
+  }
+  groups_.LimitThreads(threads, std::move(models), now_ns);
   // At the next look, if runs from before the models shared the threads may have ended by then.
   const bool is_begin = groups_.is_shared() && threads.uncounted_count > 0;
   sharing_due_ns_ = now_ns + (is_begin ? kStallNs : kLookAtSharingNs);

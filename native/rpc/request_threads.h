@@ -257,7 +257,7 @@ class RequestThreads final {
   // has regular ones, and one at least is not held up. Needs mutex_.
   std::vector<NewThread> PlanNewThreads(const LongRuns& long_runs, int64_t now_ns) const;
   // Decides whether models share the threads. Needs mutex_.
-  void LookAtSharing(int64_t now_ns);
+  void LookAtSharing(const LongRuns& long_runs, int64_t now_ns);
   ServingThreads CountForSharing(int64_t now_ns) const;  // needs mutex_
   // The threads beyond those of the steady state, while models share them: of all groups, or of
   // one now.

@@ -134,9 +134,8 @@ int64_t ThreadGroups::refused_count() const {
 
 // --- How models share the threads ---
 
-void ThreadGroups::LimitThreads(const ServingThreads& threads, bool has_long_run, int64_t now_ns) {
-  ActiveModels models;
-  models.has_long_run = has_long_run;
+void ThreadGroups::LimitThreads(const ServingThreads& threads, ActiveModels models,
+                                int64_t now_ns) {
   for (const auto& group : groups_) group->queue.AddActiveModels(now_ns, &models);
   if (!shares_.Limit(ThreadShares::Decide(threads, models))) return;
   for (const auto& group : groups_) group->queue.Recount();

@@ -116,9 +116,10 @@ class ThreadGroups {
   size_t TakeableCount(const std::string& model) {
     return static_cast<size_t>(shares_.TakeableCount(ModelKeyOf(model)));
   }
-  // Decides whether models share the threads, and how many each may take. `has_long_run`: runs
-  // under way have taken long. Call it now and then, because models come and go.
-  void LimitThreads(const ServingThreads& threads, bool has_long_run, int64_t now_ns);
+  // Decides whether models share the threads, and how many each may take. The queues know more
+  // models than `models`, those of long runs under way. Call it now and then, because models come
+  // and go.
+  void LimitThreads(const ServingThreads& threads, ActiveModels models, int64_t now_ns);
   // Releases the thread that the run of `charge` holds, if any. Returns the threads of its model if
   // requests that were held back may have one instead; otherwise null. Then call RecountHeldBack
   // before the thread waits or leaves.

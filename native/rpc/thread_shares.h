@@ -25,7 +25,7 @@ struct ServingThreads {
   int64_t uncounted_count = 0;  // by runs from before the models shared the threads
 };
 
-// The models that have requests, as the queues of all groups know them.
+// The models that have requests, as the queues of all groups and the runs under way know them.
 struct ActiveModels {
   std::unordered_set<ModelKey> keys;
   bool has_long_run = false;

@@ -483,7 +483,7 @@ class SharingModelsTest : public RequestThreadsTest {
         while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
       }
     }
-    are_watched_ = true;
+    WatchRuns();
   }
   std::shared_ptr<RunnableCall> NewCall(const std::string& model) {
     return NewRequest(stream_ += 2, 1, model);
@@ -496,6 +496,9 @@ class SharingModelsTest : public RequestThreadsTest {
     }
     return {};
   }
+
+  // Has watch_ run instead of the runs that take long.
+  void WatchRuns() { are_watched_ = true; }
 
   std::function<void(const std::string& model)> watch_;
 
@@ -560,6 +563,41 @@ TEST_F(SharingModelsTest, ARunsThreadIsFreeForHeldBackRequestsOfOtherGroups) {
   EXPECT_GT(woken_count, kShownCount / 2) << "for the request that waited for the first run's end";
   threads.Stop();
   source.End();
+  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
+}
+
+// No queue knows a model whose first runs go on, and all of them pass the queue: a thread that
+// waits reads one connection. Without a share, the other model would wait behind all that it sends.
+TEST_F(SharingModelsTest, AModelWhoseFirstRunsGoOnGetsItsShare) {
+  constexpr int kFirstCount = 60;
+  AddedRequests source;
+  RequestThreads threads(&source, map_.batches(), {{4}}, 100);
+  std::atomic<bool> is_over{false}, has_other{false};
+  std::atomic<int> begun_count{0}, begun_before_other{0};
+  watch_ = [&](const std::string& model) {
+    if (model == "other") {
+      begun_before_other = begun_count.load();
+      has_other = true;
+      return;
+    }
+    ++begun_count;
+    AwaitFor(is_over, 30 * testing::kSecond);
+  };
+  threads.Start();
+  // The queue knows the other model.
+  for (int i = 0; i < 20; ++i) {
+    source.Add(NewCall("other"));
+    while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
+  }
+  WatchRuns();
+  for (int i = 0; i < kFirstCount; ++i) source.Add(NewCall("first"));
+  source.Add(NewCall("other"));
+  EXPECT_TRUE(AwaitFor(has_other, 30 * testing::kSecond));
+  EXPECT_LT(begun_before_other, kFirstCount / 2);
+  is_over = true;
+  while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
+  threads.Stop();
+  source.Wake(0);
   EXPECT_TRUE(threads.Join(4 * testing::kSecond));
 }
 

@@ -65,7 +65,7 @@ class Threads {
     costs_ns_[model] = cost_ns;
     AnyGroup().queue.NotePassed(handler_.KeyOf(model), cost_ns, now_ns_);
   }
-  void Limit() { groups_.LimitThreads(counts_, /*has_long_run=*/false, now_ns_); }
+  void Limit() { groups_.LimitThreads(counts_, {}, now_ns_); }
   // A request comes to a group. An idle thread there reads it, or else a busy one that queues it.
   void Come(const std::string& model) { ComeTo(&AnyGroup(), model); }
   void ComeTo(ThreadGroup* group, const std::string& model) {
