@@ -90,6 +90,8 @@ base::Status Executable::Run(const std::vector<PJRT_Buffer*>& arguments,
   execute.num_args = arguments.size();
   MILLPOND_RETURN_IF_PJRT_ERROR(api_, api_->PJRT_LoadedExecutable_Execute(&execute),
                                 "running on the accelerator");
+  // Threads of many cores read it.
+  if (!has_run()) has_run_.store(true, std::memory_order_relaxed);
   for (PJRT_Buffer* const result : results) outputs->emplace_back(api_, result);
   return {};
 }

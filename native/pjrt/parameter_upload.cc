@@ -38,10 +38,7 @@ base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const
   auto charge = Charge(wish);
   if (!charge.ok()) return charge.status();
   Scatter(wish.model);
-  if (!lost_.ok()) {
-    KeepForEver(std::make_pair(std::move(charge.value()), std::exchange(buffers_, {})));
-    return lost_;
-  }
+  if (!lost_.ok()) return KeepAll(std::move(charge.value()));
   charge.value().SetParts(Parts(/*with_sources=*/false));
   base::Status sent = Send();
   if (sent.ok()) AddTables(wish.model);
@@ -51,6 +48,8 @@ base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const
     const auto charged = accelerator_.memory().ChargeProgram(wish.model, sent_bytes_, 0);
     if (charged.ok()) accelerator_.Reserve(sent_bytes_);
   }
+  if (sent.ok() && wish.is_of_load) WarmUpScatters(wish.model);
+  if (!lost_.ok()) return KeepAll(std::move(charge.value()));
   plans_.clear();
   std::vector<ParameterCopy::Buffer> buffers = std::exchange(buffers_, {});
   if (is_abandoned_) {
@@ -64,6 +63,12 @@ base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const
   }
   buffers.clear();  // before the charge ends
   return sent;
+}
+
+// The device may use the buffers at any time, and they take its memory.
+base::Status ParameterUpload::KeepAll(DeviceMemory::CopyCharge charge) {
+  KeepForEver(std::make_pair(std::move(charge), std::exchange(buffers_, {})));
+  return lost_;
 }
 
 // Holds the tables that are there, so that no one frees them.
@@ -245,6 +250,16 @@ base::Status ParameterUpload::SendTensors() {
     unpinned_bytes_ += BytesOf(parameters_[i]);
   }
   return copies.Await();
+}
+
+// Runs the programs of a shape that no upload has run yet, on a table of it.
+void ParameterUpload::WarmUpScatters(const std::string& model) {
+  for (size_t i = 0; i < parameters_.size() && lost_.ok(); ++i) {
+    const HostTensor& tensor = parameters_[i];
+    if (tensor.contents == nullptr) continue;
+    const RowScatter* const scatter = scatters_.Find(tensor);
+    if (scatter != nullptr) lost_ = scatter->WarmUp(accelerator_, model, *buffers_[i], tensor);
+  }
 }
 
 // Lets later uploads find the tables that this one has made.

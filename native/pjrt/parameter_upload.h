@@ -84,6 +84,8 @@ class ParameterUpload {
   std::vector<SharedPart> Parts(bool with_sources) const;
   base::StatusOr<DeviceMemory::CopyCharge> Charge(const UploadWish& wish);
   void Scatter(const std::string& model);
+  void WarmUpScatters(const std::string& model);
+  base::Status KeepAll(DeviceMemory::CopyCharge charge);
   base::StatusOr<std::shared_ptr<RowScatter::Steps>> StartScatter(size_t index,
                                                                   const std::string& model);
   void FinishScatter(const ScatterUnderWay& scatter);

@@ -59,6 +59,13 @@ class RowScatter {
   // Waits for the end, and returns the table, which is complete, or an error as Start does.
   static base::StatusOr<DeviceBuffer> Finish(std::shared_ptr<Steps> steps);
 
+  // Runs each program that has not run yet, at the driver's pace, so that a delta's scatter is not
+  // the first run. Each writes no row, and copies `source`, which is a table like `tensor`; the
+  // copy is charged to `model` while it is there. Leaves out programs for which there is no memory,
+  // and those that fail. Returns UNAVAILABLE if the device is gone, as Start does.
+  base::Status WarmUp(const Accelerator& accelerator, const std::string& model,
+                      const DeviceBuffer& source, const HostTensor& tensor) const;
+
  private:
   static base::Status Ended(std::shared_ptr<Steps> steps, base::Status failed);
   // Returns the size of the next step if `row_count` rows are left: the largest that they fill to

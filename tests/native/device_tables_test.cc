@@ -63,17 +63,27 @@ struct HostTable {
   std::shared_ptr<const TableContents> contents;
 };
 
-RowScatters Scatters(const Accelerator& accelerator, const std::vector<HostTable>& tables) {
-  RowScatters scatters;
-  const HostTensor tensor = tables.front().tensor();
-  std::map<int64_t, std::shared_ptr<const Executable>> programs;
+using ScatterPrograms = std::map<int64_t, std::shared_ptr<const Executable>>;
+
+ScatterPrograms CompileScatters(const Accelerator& accelerator, const HostTensor& tensor) {
+  ScatterPrograms programs;
   for (const int64_t rows : RowScatter::SizesFor(tensor)) {
     const std::string code = "scatter " + std::to_string(kRowCount) + " " + std::to_string(kWidth) +
                              " " + std::to_string(rows);
     programs[rows] = std::move(accelerator.Compile(code).value());
   }
+  return programs;
+}
+
+RowScatters ScattersOf(ScatterPrograms programs, const HostTensor& tensor) {
+  RowScatters scatters;
   scatters.Add(tensor, std::make_unique<RowScatter>(std::move(programs)));
   return scatters;
+}
+
+RowScatters Scatters(const Accelerator& accelerator, const std::vector<HostTable>& tables) {
+  const HostTensor tensor = tables.front().tensor();
+  return ScattersOf(CompileScatters(accelerator, tensor), tensor);
 }
 
 // The bytes of a step of the smallest program.
@@ -244,6 +254,49 @@ TEST_F(DeviceTablesTest, RowsThatDifferAreSentAlone) {
   ASSERT_TRUE(rolled_back->Upload().ok());
   EXPECT_EQ(rolled_back->uploaded_bytes(), kSmallStepBytes + 4);
   rolled_back->ExpectThere();
+}
+
+// A program's first run stops all runs of a GPU for milliseconds. So no delta makes it.
+TEST_F(DeviceTablesTest, ABasesLoadMakesTheFirstRuns) {
+  auto before = Make({{"a", {}, 0}, {"b", {}, 0}});
+  auto after = Make({{"a", {5}, 6}, {"b", {}, 0}});
+  const HostTensor tensor = before->tables().front().tensor();
+  const ScatterPrograms programs = CompileScatters(*accelerator_, tensor);
+  ASSERT_TRUE(before->parameters().Upload(0, ScattersOf(programs, tensor)).ok());
+  EXPECT_EQ(controls_->scatter_count, static_cast<int64_t>(programs.size()));
+  before->ExpectThere();
+  EXPECT_EQ(controls_->used_bytes, 2 * kTableBytes + 4) << "the copies are gone";
+  ASSERT_TRUE(after->parameters().Upload(0, ScattersOf(programs, tensor)).ok());
+  EXPECT_EQ(controls_->scatter_count, static_cast<int64_t>(programs.size()) + 1);
+  after->ExpectThere();
+}
+
+TEST_F(DeviceTablesTest, AFirstRunWithoutRoomOrThatFailsIsLeftOut) {
+  auto failing = Make({{"a", {}, 0}});
+  controls_->failing_scatter = 0;
+  ASSERT_TRUE(failing->Upload().ok());
+  EXPECT_GT(controls_->scatter_count, 1);
+  failing->ExpectThere();
+  failing.reset();
+  Open(2 * kTableBytes);
+  controls_->scatter_count = 0;
+  auto large = Make({{"a", {}, 0}});
+  ASSERT_TRUE(large->Upload().ok());
+  EXPECT_EQ(controls_->scatter_count, 0);
+  large->ExpectThere();
+}
+
+TEST_F(DeviceTablesTest, ADeviceThatIsGoneInAFirstRunFailsTheLoad) {
+  Open(/*memory_bytes_max=*/0, /*stall_ns=*/50'000'000);
+  auto before = Make({{"a", {}, 0}});
+  controls_->run_ns = int64_t{1} << 60U;
+  EXPECT_EQ(before->Upload().code(), base::Code::kUnavailable);
+  EXPECT_EQ(before->parameters().Pin(), nullptr);
+  controls_->run_ns = 0;
+  before.reset();
+  EXPECT_GT(charged(), kTableBytes) << "the device may still read the table";
+  accelerator_.reset();
+  *controls_ = {};  // what the device has is never freed
 }
 
 // The table is copied once, whatever the rows: each step writes over the result of the one before.

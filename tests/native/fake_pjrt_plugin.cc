@@ -788,6 +788,7 @@ PJRT_Error* StartScatter(const PJRT_LoadedExecutable& program, const PJRT_Execut
                          PJRT_Buffer* const* arguments, PJRT_Buffer** output) {
   PJRT_Buffer* const block = arguments[0];
   PJRT_Buffer* const table = arguments[1];
+  controls.scatter_count += 1;
   if (controls.failing_scatter-- == 0) {
     return MakeError(PJRT_Error_Code_INTERNAL, "the fake scatter has failed");
   }

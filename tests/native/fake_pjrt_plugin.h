@@ -110,6 +110,7 @@ struct FakePjrtControls {
   bool donates = true;           // writes over tables
   int64_t donated_count = 0;     // tables that were written over
   int64_t failing_scatter = -1;  // the step that fails, counted from now
+  int64_t scatter_count = 0;     // the steps so far
   int64_t run_count = 0;
   int64_t device_run_counts[4] = {};
 };
