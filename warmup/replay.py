@@ -73,7 +73,7 @@ def warm_up(
     Raises:
     - DataLoss, with the byte offset, if the file is damaged
     - OSError if the file cannot be read
-    - InvalidConfig if the file has more than 1,000 records, or an empty record
+    - InvalidConfig if the file has more than 1,000 records, or an empty record, or is no file
     - Unimplemented if a record is of a kind that servers do not replay
     - Cancelled before the next request once it is cancelled
     - the MillpondErrors of `ask`, with the record's number before their message
@@ -102,6 +102,8 @@ def _checked_count(path: Path) -> int:
     """
     if not path.exists():
         return 0
+    if not path.is_file():  # a read of a named pipe would never end
+        raise InvalidConfig(f"{path} is no file; remove it, or write a file of records there")
     record_count = 0
     for number, record in enumerate(read_records(path), start=1):
         if number > RECORD_COUNT_MAX:

@@ -1,3 +1,5 @@
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,17 @@ def test_warm_up_above_limit_runs_nothing(tmp_path: Path):
     directory = version_with(tmp_path, [predict_record()] * (RECORD_COUNT_MAX + 1))
     with pytest.raises(InvalidConfig, match="more than 1000 records"):
         warm_up(directory, servable.answer, Cancellation(), iterations=1, clock=SetClock())
+    assert servable.requested_models == []
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_warm_up_from_no_file_runs_nothing(tmp_path: Path, make: Callable[[Path], None]):
+    path = tmp_path / WARM_UP_FILE
+    path.parent.mkdir()
+    make(path)
+    servable = FakeServable(SetClock())
+    with pytest.raises(InvalidConfig, match=f"{WARM_UP_FILE} is no file"):
+        warm_up(tmp_path, servable.answer, Cancellation(), iterations=1, clock=SetClock())
     assert servable.requested_models == []
 
 
