@@ -142,12 +142,12 @@ void RequestThreads::Serve(Thread* self) {
   self->looked_ns = self->now_ns = base::MonotonicNs();
   while (!is_stopping_.load(std::memory_order_relaxed)) {
     if (self->freed != nullptr && self->group->queue.holds_back()) self->group->queue.Recount();
-    if (self->CanRun() && self->group->queue.ready_count() > 0) {
-      if (self->now_ns - self->looked_ns >= kLookNs) Look(self, self->group);
-      if (RunNext(self, self->group)) {
-        if (LeaveIfSuperfluous(self)) break;
-        continue;
-      }
+    // Also if nothing is queued, because a wait takes one event: without a look, requests would
+    // run in the order in which the kernel reports their connections, whatever their models.
+    if (self->CanRun() && self->now_ns - self->looked_ns >= kLookNs) Look(self, self->group);
+    if (self->CanRun() && self->group->queue.ready_count() > 0 && RunNext(self, self->group)) {
+      if (LeaveIfSuperfluous(self)) break;
+      continue;
     }
     WaitForEvents(self);
     if (LeaveIfSuperfluous(self)) break;
@@ -171,7 +171,9 @@ void RequestThreads::WaitForEvents(Thread* self) {
                                               &self->arrived, &group->idle_count);
   if (self->CanRun()) group->free_count.fetch_sub(1);
   WakeSpare(*group);
-  self->now_ns = self->looked_ns = base::MonotonicNs();
+  self->now_ns = base::MonotonicNs();
+  // A wait that takes a request leaves the others to the network.
+  if (must_look || self->arrived.empty()) self->looked_ns = self->now_ns;
   const bool passes_on = groups_.size() > 1 && self->CanRun() && (is_woken || has_queued);
   if (self->arrived.empty()) {
     if (passes_on) RunNextOfAny(self);
@@ -295,15 +297,16 @@ void RequestThreads::Run(Thread* self, ThreadGroup* group,
   if (is_noted) call->PeekQueueKeys();
   // Read here, because a call that waits for a version is another thread's after this run.
   const ModelKey noted = is_noted ? call->model_key() : kNoModelKey;
+  const bool needs_none = self->charge.model == kNoSuchModelKey;
+  self->is_counted.store(self->charge.threads != nullptr || needs_none, std::memory_order_relaxed);
+  // Before the call is read, because decompressing it may hold the thread up too.
+  self->busy_since_ns.store(begin_ns);
   // Before the call is shown, because the watchdog asks a call that it sees for its model.
   call->Read();
   {
     const std::lock_guard<std::mutex> lock(self->call_mutex);
     self->call = call;
   }
-  const bool needs_none = self->charge.model == kNoSuchModelKey;
-  self->is_counted.store(self->charge.threads != nullptr || needs_none, std::memory_order_relaxed);
-  self->busy_since_ns.store(begin_ns);
   bool is_greedy = false;
   {
     CallBeingAnswered request(call);

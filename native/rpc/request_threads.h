@@ -202,7 +202,7 @@ class RequestThreads final {
     ReceiveSpace space;
     std::vector<std::shared_ptr<RunnableCall>> arrived;
     int64_t now_ns = 0;     // at its last look at the clock
-    int64_t looked_ns = 0;  // when it last looked at the network
+    int64_t looked_ns = 0;  // when it last looked at all that the network holds
     // The longest of about its last hundred runs, from which it expects how long the queue takes.
     // At first it is kWakeNs, so that a thread without runs wakes another one.
     int64_t run_ns = kWakeNs;

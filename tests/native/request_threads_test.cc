@@ -82,7 +82,8 @@ class TwoRequests final : public EventSource {
   std::atomic<int> wake_count_{0};
 };
 
-// Gives each request that the test adds to a thread that waits or looks.
+// Gives each request that the test adds to a thread that waits or looks. As the network does, it
+// gives one to a thread that waits, and several to one that looks.
 class AddedRequests final : public EventSource {
  public:
   bool HandleEvents(size_t, int timeout_ms, ReceiveSpace*,
@@ -93,7 +94,7 @@ class AddedRequests final : public EventSource {
       changed_.wait(lock, [this] { return wake_count_ > 0 || !calls_.empty(); });
       if (wake_count_ > 0) --wake_count_;
     }
-    if (!calls_.empty()) {
+    for (int i = 0; i < (timeout_ms < 0 ? 1 : 16) && !calls_.empty(); ++i) {
       to_run->push_back(std::move(calls_.front()));
       calls_.pop_front();
     }
@@ -595,6 +596,37 @@ TEST_F(SharingModelsTest, AModelWhoseFirstRunsGoOnGetsItsShare) {
   EXPECT_TRUE(AwaitFor(has_other, 30 * testing::kSecond));
   EXPECT_LT(begun_before_other, kFirstCount / 2);
   is_over = true;
+  while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
+  threads.Stop();
+  source.Wake(0);
+  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
+}
+
+// Each run is so short that models do not share the threads. A thread that only took what the
+// kernel reports next would run all of them first.
+TEST_F(SharingModelsTest, ShortRunsOfManyConnectionsLetOthersPass) {
+  constexpr int kFirstCount = 200;
+  AddedRequests source;
+  RequestThreads threads(&source, map_.batches(), {{1}}, 1);
+  std::atomic<bool> has_other{false};
+  std::atomic<int> begun_count{0}, begun_before_other{0};
+  watch_ = [&](const std::string& model) {
+    if (model == "other") {
+      begun_before_other = begun_count.load();
+      has_other = true;
+      return;
+    }
+    ++begun_count;
+    const int64_t end_ns = base::MonotonicNs() + RequestThreads::kLookNs / 5;
+    while (base::MonotonicNs() < end_ns) {
+    }
+  };
+  WatchRuns();
+  for (int i = 0; i < kFirstCount; ++i) source.Add(NewCall("first"));
+  source.Add(NewCall("other"));
+  threads.Start();
+  EXPECT_TRUE(AwaitFor(has_other, 30 * testing::kSecond));
+  EXPECT_LT(begun_before_other, kFirstCount / 2);
   while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
   threads.Stop();
   source.Wake(0);
