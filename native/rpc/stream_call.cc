@@ -50,7 +50,10 @@ base::Status StreamCall::Enter() {
   std::string model;
   // A message that cannot be read is no model's; it fails in its turn.
   if (admission.has_model_limits()) {
-    if (mutable_arrived()->Read().ok()) model = PeekModelName();
+    // The start of a compressed message has the name, unless its client wrote its fields in an
+    // unusual order. The rest is decompressed in its turn, on the thread that runs it.
+    model = ModelName();
+    if (model.empty() && mutable_arrived()->Read().ok()) model = PeekModelName();
     mutable_arrived()->ForgetRead();
   }
   auto entered = admission.Enter(model);

@@ -296,6 +296,22 @@ TEST_F(AdmissionOfCallsTest, AQueuedRequestStaysCompressed) {
   ExpectAllOk(&queued);
 }
 
+// A request of 1 GB would otherwise hold the thread up that reads the network.
+TEST_F(AdmissionOfCallsTest, AMessageIsNotDecompressedToBeRefused) {
+  options_.max_message_bytes = 100'000;
+  StartWith(100, {{"held", 1}});
+  Replies held = BeginHeld(1);
+  const std::string request =
+      PredictMessage(ModelSpecMessage("held"), {{"x", std::string(1'000'000, 'x')}});
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  const RawClient::Reply refused = client_->Call(kPredictPath, request, &context);
+  EXPECT_NE(refused.status.error_message().find("'held'"), std::string::npos)
+      << "not too long, but one too many: " << refused.status.error_message();
+  gate_.Open();
+  ExpectAllOk(&held);
+}
+
 // --- keepalive ---
 
 grpc::ChannelArguments PingEachMs() {
