@@ -505,6 +505,7 @@ ServingThreads RequestThreads::CountForSharing(int64_t now_ns) const {
   threads.regular_count = static_cast<int64_t>(regular_count_);
   threads.spare_count = static_cast<int64_t>(SpareCount());
   threads.max_count = static_cast<int64_t>(max_count_);
+  threads.lowered_count = static_cast<int64_t>(CountLowered());
   for (const auto& thread : threads_) {
     if (!thread->IsServing()) continue;
     threads.held_up_count += thread->IsBusyFor(kHeldUpNs, now_ns) ? 1 : 0;

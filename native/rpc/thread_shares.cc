@@ -8,11 +8,14 @@ namespace millpond::rpc {
 ThreadLimits ThreadShares::Decide(const ServingThreads& threads, const ActiveModels& models) {
   const auto model_count = static_cast<int64_t>(models.keys.size());
   if (model_count < 2 || !models.has_long_run) return {};
+  const int64_t max_count = threads.max_count - threads.lowered_count;
+  const int64_t spare_count =
+      std::clamp<int64_t>(max_count - threads.regular_count, 0, threads.spare_count);
   // Without spare threads one of the others is kept for models that hold none.
-  const int64_t kept_count = threads.spare_count == 0 && threads.regular_count > 1 ? 1 : 0;
-  const int64_t rest_count = threads.spare_count + kept_count;
-  const int64_t any_max = std::min(threads.regular_count - kept_count + threads.held_up_count,
-                                   threads.max_count - rest_count);
+  const int64_t kept_count = spare_count == 0 && threads.regular_count > 1 ? 1 : 0;
+  const int64_t rest_count = spare_count + kept_count;
+  const int64_t any_max =
+      std::min(threads.regular_count - kept_count + threads.held_up_count, max_count - rest_count);
   return {true, std::max<int64_t>(any_max - threads.uncounted_count, 0),
           std::max<int64_t>(rest_count / model_count, 1)};
 }

@@ -23,6 +23,7 @@ struct ServingThreads {
   int64_t max_count = 1;
   int64_t held_up_count = 0;    // by runs that have lasted so long that others serve in their stead
   int64_t uncounted_count = 0;  // by runs from before the models shared the threads
+  int64_t lowered_count = 0;    // by runs that give way: of max_count, and serve nothing else
 };
 
 // The models that have requests, as the queues of all groups and the runs under way know them.

@@ -287,6 +287,20 @@ TEST(ThreadSharesTest, OtherThreadsServeInTheSteadOfHeldUpOnes) {
       ThreadShares::Decide({4, 4, 16, 0, /*uncounted_count=*/3}, ModelsOfKeys(2, true)).any_max, 1);
 }
 
+// They count for the limit, so no other thread can be started in the place of these.
+TEST(ThreadSharesTest, ThreadsThatGiveWayAreNotShared) {
+  using AnyAndOwn = std::pair<int64_t, int64_t>;
+  const auto decide = [](int64_t lowered_count) -> AnyAndOwn {
+    const ServingThreads threads{2, 2, 8, 0, 0, lowered_count};
+    const ThreadLimits limits = ThreadShares::Decide(threads, ModelsOfKeys(2, true));
+    return {limits.any_max, limits.own_max};
+  };
+  EXPECT_EQ(decide(4), AnyAndOwn(2, 1));
+  EXPECT_EQ(decide(5), AnyAndOwn(2, 1));
+  EXPECT_EQ(decide(6), AnyAndOwn(1, 1)) << "one of the two that serve is kept";
+  EXPECT_EQ(decide(8), AnyAndOwn(0, 1));
+}
+
 // --- The promise ---
 
 // Over all groups: a model that holds less than its share waits for no thread, and no thread of the
