@@ -2,8 +2,6 @@
 
 import resource
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,14 +48,6 @@ TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 X = np.array([1, 2, 3], np.float32)
 DROP_REASONS = ("queue_full", "disk", "turned_off")
 
-# A program of TensorFlow's own, which knows nothing of this package.
-STOCK_READER = """
-import sys
-import tensorflow as tf
-for record in tf.data.TFRecordDataset(sys.argv[1:]):
-    print(record.numpy().hex())
-"""
-
 
 def logging(prefix: Path, rate: float = 1, more: str = "") -> str:
     return (
@@ -87,16 +77,10 @@ def records(paths: Sequence[Path]) -> list[prediction_log_pb2.PredictionLog]:
 
 def stock_records(paths: Sequence[Path]) -> list[prediction_log_pb2.PredictionLog]:
     """Returns the records as a stock tf.data.TFRecordDataset reads them."""
-    done = subprocess.run(
-        [sys.executable, "-c", STOCK_READER, *map(str, paths)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [
-        prediction_log_pb2.PredictionLog.FromString(bytes.fromhex(line))
-        for line in done.stdout.split()
-    ]
+    import tensorflow as tf
+
+    records = tf.data.TFRecordDataset([str(path) for path in paths])
+    return [prediction_log_pb2.PredictionLog.FromString(record.numpy()) for record in records]
 
 
 def arrays(tensors: Mapping[str, Any]) -> dict[str, Any]:
