@@ -32,10 +32,12 @@ class FleetModel:
     """The variants, and a base path to which they are dropped as versions."""
 
     def __init__(self, directory: Path) -> None:
-        """Exports the variants. Raises InvalidConfig if that fails."""
+        """Exports the variants to `directory/exports`, unless they are there. Raises InvalidConfig if that fails."""
         self._exports = directory / "exports"
         self.base_path = directory / "base"
         self.base_path.mkdir(parents=True)
+        if self._exports.exists():
+            return
         command = [sys.executable, "-m", "loadtest.drive.fleet_model", str(self._exports)]
         if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
             raise InvalidConfig(f"the model could not be exported to {self._exports}; see above")

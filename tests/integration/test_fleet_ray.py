@@ -18,12 +18,17 @@ from loadtest.measure.ray_scenarios import SERVER_SETTINGS, Scenarios, fleet_tab
 from loadtest.measure.retried_load import RetriedLoad
 from serving.base.clock import SystemClock
 from serving.base.errors import Unavailable
+from tests.integration.kept_exports import exported_by, kept_export
 from tests.integration.processes import millpond
 
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'millpond[ray]'")
-pytestmark = pytest.mark.skipif(HAPROXY is None, reason="HAProxy is not installed")
+pytestmark = [
+    pytest.mark.skipif(HAPROXY is None, reason="HAProxy is not installed"),
+    # One test starts a dozen actors one after another, beside the other lanes of `make test`.
+    pytest.mark.timeout(1500),
+]
 
 SERVER_COUNT = 2
 # No wave is judged by requests: they are few, and the machine is busy.
