@@ -146,6 +146,9 @@ def test_fleet_on_ray_keeps_every_request(directory: Path, monkeypatch: pytest.M
     # Ray finds a dead node in 3 s, and not in 15 s. A node that is slow to answer has 10 s, as before.
     monkeypatch.setenv("RAY_health_check_period_ms", "500")
 
+    exporter = exported_by("loadtest.drive.fleet_model")
+    kept = kept_export("fleet", exporter, ("loadtest/drive/fleet_model.py",))
+    shutil.copytree(kept, directory / "model" / "exports")
     model = FleetModel(directory / "model")
     model.drop(GOOD, 1)
 
