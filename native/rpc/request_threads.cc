@@ -172,8 +172,8 @@ void RequestThreads::WaitForEvents(Thread* self) {
   if (self->CanRun()) group->free_count.fetch_sub(1);
   WakeSpare(*group);
   self->now_ns = base::MonotonicNs();
-  // A wait that takes a request leaves the others to the network.
-  if (must_look || self->arrived.empty()) self->looked_ns = self->now_ns;
+  // A wait takes one event, and leaves the others to the network.
+  if (must_look || is_woken) self->looked_ns = self->now_ns;
   const bool passes_on = groups_.size() > 1 && self->CanRun() && (is_woken || has_queued);
   if (self->arrived.empty()) {
     if (passes_on) RunNextOfAny(self);
