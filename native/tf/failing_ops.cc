@@ -60,6 +60,18 @@ bool ChecksSecondOperand(const tensorflow::NodeDef& node) {
          tensorflow::DataTypeIsInteger(type->second.type());
 }
 
+bool Shifts(const std::string& op) { return op == "LeftShift" || op == "RightShift"; }
+
+bool LosesBits(const tensorflow::NodeDef& node) {
+  const auto type = node.attr().find("T");
+  if (type == node.attr().end() || !tensorflow::DataTypeIsInteger(type->second.type())) {
+    return false;
+  }
+  // float32 has all integers of 16 bits.
+  const bool is_wide = tensorflow::DataTypeSize(type->second.type()) > 2;
+  return node.op() == "Mean" || (node.op() == "ResizeNearestNeighbor" && is_wide);
+}
+
 bool DrawsOtherNumbers(const std::string& op) {
   // Without those that are no drawing, like "StatelessIf".
   static constexpr std::string_view kStarts[] = {"StatelessMultinomial", "StatelessParameterized",

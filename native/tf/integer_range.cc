@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/graph/graph.h"
 
 namespace millpond::tf {
@@ -42,6 +43,58 @@ bool HandsThrough(const std::string& op) {
 
 bool FitsInt32(const IntegerRange& range) {
   return range.IsWithin(std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max());
+}
+
+template <typename T>
+IntegerRange RangeOfElements(const tensorflow::Tensor& tensor) {
+  const auto elements = tensor.flat<T>();
+  if (elements.size() == 0) return {};
+  const auto [least, largest] =
+      std::minmax_element(elements.data(), elements.data() + elements.size());
+  return {static_cast<int64_t>(*least), static_cast<int64_t>(*largest)};
+}
+
+IntegerRange RangeOfConstant(const tensorflow::Node& node) {
+  tensorflow::Tensor tensor;
+  if (!GetNodeAttr(node.attrs(), "value", &tensor).ok()) return {};
+  switch (tensor.dtype()) {
+    case tensorflow::DT_INT8:
+      return RangeOfElements<int8_t>(tensor);
+    case tensorflow::DT_UINT8:
+      return RangeOfElements<uint8_t>(tensor);
+    case tensorflow::DT_INT16:
+      return RangeOfElements<int16_t>(tensor);
+    case tensorflow::DT_UINT16:
+      return RangeOfElements<uint16_t>(tensor);
+    case tensorflow::DT_INT32:
+      return RangeOfElements<int32_t>(tensor);
+    case tensorflow::DT_UINT32:
+      return RangeOfElements<uint32_t>(tensor);
+    case tensorflow::DT_INT64:
+      return RangeOfElements<int64_t>(tensor);
+    default:
+      return {};
+  }
+}
+
+// Returns the integers of a type; all integers for a type that int64 does not hold.
+IntegerRange IntegersOf(tensorflow::DataType dtype) {
+  switch (dtype) {
+    case tensorflow::DT_INT8:
+      return {std::numeric_limits<int8_t>::min(), std::numeric_limits<int8_t>::max()};
+    case tensorflow::DT_UINT8:
+      return {0, std::numeric_limits<uint8_t>::max()};
+    case tensorflow::DT_INT16:
+      return {std::numeric_limits<int16_t>::min(), std::numeric_limits<int16_t>::max()};
+    case tensorflow::DT_UINT16:
+      return {0, std::numeric_limits<uint16_t>::max()};
+    case tensorflow::DT_INT32:
+      return {std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
+    case tensorflow::DT_UINT32:
+      return {0, std::numeric_limits<uint32_t>::max()};
+    default:
+      return {};
+  }
 }
 
 IntegerRange RangeOfCast(const tensorflow::Node& node, const Inputs& input) {
@@ -86,6 +139,7 @@ IntegerRange UnboundedRangeOf(const tensorflow::Node& node, const Inputs& input,
       GetNodeAttr(node.attrs(), "num_buckets", &buckets).ok()) {
     return Below(buckets);
   }
+  if (op == "Const") return RangeOfConstant(node);
   if (HandsThrough(op)) return input(0);
   if (op == "Cast") return RangeOfCast(node, input);
   if (op == "Pack") return RangeOfAll(0, node.num_inputs(), input);
@@ -110,7 +164,8 @@ IntegerRange RangeOf(const RowValue& value) {
 IntegerRange RangeOf(const tensorflow::Node& node, const Inputs& input, const Values& value) {
   const IntegerRange range = UnboundedRangeOf(node, input, value);
   if (node.output_type(0) == tensorflow::DT_INT64) return range;
-  const bool is_exact = node.output_type(0) == tensorflow::DT_INT32 && FitsInt32(range);
+  const IntegerRange all = IntegersOf(node.output_type(0));
+  const bool is_exact = all.IsBounded() && range.IsWithin(all.least, all.largest);
   return is_exact ? range : IntegerRange();  // sums of smaller integers begin anew at their end
 }
 

@@ -272,6 +272,7 @@ std::string NumberedGraph::WhyNotOnDevice(const Node& node, const XlaCapability&
   }
   const int number = numbers_.at(&node);
   if (ChecksSecondOperand(node.def())) return WhyNotSecondOperand(number);
+  if (Shifts(node.type_string())) return WhyNotShift(number);
   if (!LooksUp(node.type_string())) return "";
   const std::optional<int> table = HandleBehind(InputOf(number, 0));
   if (table && limits_.host_tables.count(VariableOf(*table)) > 0) {
@@ -285,6 +286,13 @@ std::string NumberedGraph::WhyNotSecondOperand(int number) {
   const bool is_exponent = nodes_[number]->type_string() == "Pow";
   const bool is_right = second.least > 0 || (is_exponent ? second.least == 0 : second.largest < 0);
   return is_right ? "" : "may fail requests by a second operand, and XLA does not";
+}
+
+std::string NumberedGraph::WhyNotShift(int number) {
+  const NodeOutput bits = InputOf(number, 1);
+  const int64_t bit_count = int64_t{8} * tensorflow::DataTypeSize(dtype(bits));
+  const bool is_right = Range(bits, kRangeDepthMax).IsWithin(0, bit_count - 1);
+  return is_right ? "" : "may shift by more bits than there are, which XLA does in another way";
 }
 
 std::optional<int> NumberedGraph::HandleBehind(NodeOutput tensor) const {

@@ -105,6 +105,7 @@ class NumberedGraph {
   std::string WhyNotOnDevice(const tensorflow::Node& node, const XlaCapability& capability);
 
   std::string WhyNotSecondOperand(int number);
+  std::string WhyNotShift(int number);
 
   // Returns the node that makes the handle of the variable that a tensor is, or has the value of.
   std::optional<int> HandleBehind(NodeOutput tensor) const;

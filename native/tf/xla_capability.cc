@@ -50,10 +50,12 @@ bool IsCompiled(DataType dtype) {
 
 constexpr char kMayFail[] = "may fail requests, and XLA does not";
 constexpr char kDrawsOthers[] = "draws other numbers in XLA";
+constexpr char kLosesBits[] = "computes other integers in XLA";
 
 // Returns why XLA does not compute what a node of a function does, "" if it does.
 std::string WhyNotInFunction(const tensorflow::NodeDef& node) {
   if (DrawsOtherNumbers(node.op())) return kDrawsOthers;
+  if (LosesBits(node) || Shifts(node.op())) return kLosesBits;
   const bool may_fail = ChecksValues(node.op()) || LooksUp(node.op()) || ChecksSecondOperand(node);
   return may_fail ? kMayFail : "";
 }
@@ -128,6 +130,7 @@ std::string XlaCapability::WhyNot(const Node& node) const {
   if (node.type_string() == kHandleOp) return WhyNotVariable(node);
   if (ChecksValues(node.type_string())) return kMayFail;
   if (DrawsOtherNumbers(node.type_string())) return kDrawsOthers;
+  if (LosesBits(node.def())) return kLosesBits;
   for (const auto* types : {&node.input_types(), &node.output_types()}) {
     for (const DataType dtype : *types) {
       if (!IsCompiled(dtype)) return "has values of " + tensorflow::DataTypeString(dtype);

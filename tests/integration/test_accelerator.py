@@ -357,6 +357,29 @@ def test_numbers_that_a_graph_draws_are_the_cpus(host: ModelHost, drawn: Path) -
             assert noise == pytest.approx(NOISE, abs=1e-6)
 
 
+def test_integers_that_xla_computes_otherwise(host: ModelHost, integers: Path) -> None:
+    model = host.model(prefix="integers", settings=THERE).serve(integers)
+    for signature, cpu_ops in (("serving_default", []), ("nearest", ["ResizeNearestNeighbor"])):
+        line = model.wait_for_log("signature_on_accelerator", version=1, signature=signature)
+        assert line["cpu_ops"] == cpu_ops
+    for signature, op in (("shift", "LeftShift"), ("mean", "Mean")):
+        line = model.wait_for_log("signature_on_cpu", version=1, signature=signature)
+        assert op in line["reason"]
+    largest = np.iinfo(np.int32).max
+    x = np.array([[1, 33], [-7, -1], [largest, largest - 4]], np.int32)
+    answers = {
+        # A CPU shifts by 0 to 31 bits.
+        "shift": np.array([[2, -(2**31)], [-7, -1], [-(2**31), -(2**31)]]),
+        "mean": np.array([17, -4, largest - 2]),
+        "nearest": np.repeat(x, 2, 1),
+        "serving_default": np.stack([x[:, 0] << 1, x[:, 1] >> 4], 1),
+    }
+    with caller_to(model.server.target) as caller:
+        for signature, expected in answers.items():
+            answer = caller.outputs(model.name, {"x": x}, signature_name=signature)["y"]
+            assert answer.tolist() == expected.tolist(), signature
+
+
 def test_random_graphs_answer_as_tensorflow_does(
     start_server: StartServer,
     tmp_path: Path,
@@ -568,6 +591,31 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "serving_default": lambda x: {"y": tf.sqrt(x)},
     }
     return save(tmp_path_factory.mktemp("drawn") / "1", tf.Module(), signatures)
+
+
+@pytest.fixture(scope="module")
+def integers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three signatures of int32[?, 2] that XLA computes otherwise, and shifts by numbers of bits that it can."""
+    import tensorflow as tf
+
+    def nearest(x: Any) -> Any:
+        image = x[:, tf.newaxis, :, tf.newaxis]
+        return tf.reshape(tf.raw_ops.ResizeNearestNeighbor(images=image, size=[1, 4]), [-1, 4])
+
+    def shifted(x: Any) -> Any:
+        few = tf.cast(tf.constant(4, tf.uint8), tf.int32)
+        return tf.stack(
+            [tf.bitwise.left_shift(x[:, 0], 1), tf.bitwise.right_shift(x[:, 1], few)], 1
+        )
+
+    signatures = {
+        "shift": lambda x: {"y": tf.bitwise.left_shift(x, x)},
+        "mean": lambda x: {"y": tf.reduce_mean(x, 1)},
+        "nearest": lambda x: {"y": nearest(x)},
+        "serving_default": lambda x: {"y": shifted(x)},
+    }
+    spec = tf.TensorSpec([None, 2], tf.int32, "x")
+    return save(tmp_path_factory.mktemp("integers") / "1", tf.Module(), signatures, x=spec)
 
 
 @pytest.fixture(scope="module")

@@ -89,6 +89,31 @@ TEST(IntegerRange, KnownElementsAreTheRange) {
   EXPECT_FALSE(RangeOf(value).IsBounded());
 }
 
+TEST(IntegerRange, AConstantOfAnyTypeIsKnown) {
+  NodeDef constant = Definition("Const", "dtype", tensorflow::DT_UINT8);
+  tensorflow::Tensor bits(tensorflow::DT_UINT8, {2});
+  bits.flat<uint8_t>()(0) = 4;
+  bits.flat<uint8_t>()(1) = 200;
+  bits.AsProtoTensorContent((*constant.mutable_attr())["value"].mutable_tensor());
+  ExpectRange(RangeFor(constant, {}), 4, 200);
+}
+
+TEST(IntegerRange, ASmallTypeKeepsWhatItHolds) {
+  const NodeDef sum = Definition("AddV2", "T", tensorflow::DT_UINT8);
+  ExpectRange(RangeFor(sum, {{0, 254}, {1, 1}}), 1, 255);
+  ExpectRange(RangeFor(sum, {{0, 255}, {1, 1}}), kMin, kMax);
+  ExpectRange(RangeFor(Definition("AddV2", "T", tensorflow::DT_UINT64), {{0, 1}, {1, 1}}), kMin,
+              kMax);
+}
+
+TEST(FailingOps, OnlyIntegersLoseBits) {
+  EXPECT_TRUE(LosesBits(Int("Mean")));
+  EXPECT_FALSE(LosesBits(Definition("Mean", "T", tensorflow::DT_FLOAT)));
+  EXPECT_TRUE(LosesBits(Int("ResizeNearestNeighbor")));
+  EXPECT_FALSE(LosesBits(Definition("ResizeNearestNeighbor", "T", tensorflow::DT_UINT8)));
+  EXPECT_FALSE(LosesBits(Int("Sum")));
+}
+
 TEST(FailingOps, OnlyDivisionsOfIntegersFail) {
   EXPECT_TRUE(ChecksSecondOperand(Long("FloorMod")));
   EXPECT_FALSE(ChecksSecondOperand(Definition("FloorMod", "T", tensorflow::DT_FLOAT)));
