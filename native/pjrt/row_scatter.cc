@@ -237,16 +237,18 @@ base::StatusOr<DeviceBuffer> RowScatter::Finish(std::shared_ptr<Steps> steps) {
 
 base::Status RowScatter::WarmUp(const Accelerator& accelerator, const std::string& model,
                                 const DeviceBuffer& source, const HostTensor& tensor) const {
-  for (const auto& [rows, program] : programs_) {
-    if (program->has_run()) continue;
+  for (const auto& entry : programs_) {
+    const int64_t rows = entry.first;
+    const Executable& program = *entry.second;
+    if (program.has_run()) continue;
     const size_t block_bytes = BlockOf(rows, RowBytes(tensor)).bytes;
     DeviceMemory::RunCharge charge = accelerator.memory().ChargeRun(
-        model, static_cast<int64_t>(block_bytes + tensor.bytes) + program->temporary_bytes());
+        model, static_cast<int64_t>(block_bytes + tensor.bytes) + program.temporary_bytes());
     if (!charge) continue;
     auto steps =
         std::make_shared<Steps>(accelerator, std::move(charge), source, tensor, block_bytes);
     accelerator.pace().Make([&] {
-      base::Status taken = steps->Take(*program, nullptr, 0, rows);
+      base::Status taken = steps->Take(program, nullptr, 0, rows);
       static_cast<void>(taken.ok() ? Finish(std::move(steps)).status()
                                    : Ended(std::move(steps), std::move(taken)));
     });
