@@ -78,13 +78,12 @@ check: setup ## Run what comes before each commit: lint, unit tests, native test
 	scripts/run_together.sh '$(MAKE) lint' '$(MAKE) unit native'
 
 .PHONY: test
-# What several lanes need comes first, so that nothing is built twice at once. Fleets mostly wait, and so does Ray: they have
-# two lanes beside the two that keep the cores busy, with files of `integration` that mostly wait too. One run shows every
-# failure.
+# What several lanes need comes first, so that nothing is built twice at once. Fleets mostly wait, and have a lane beside
+# the two that keep the cores busy, with files of `integration` that mostly wait too. One run shows every failure.
 test: setup $(MODELS)/.fetched $(BUILD)/grpc_js/.installed $(BUILD)/kubernetes/.installed $(BUILD)/jax/.installed ## Run all tests
 	@scripts/run_together.sh '$(MAKE) integration IN_ANOTHER_LANE="$(WAITING_TESTS)"' \
 	  'failed=0; $(MAKE) unit JOBS=1 || failed=1; $(MAKE) --keep-going native sanitize || exit 1; exit $$failed' \
-	  '$(MAKE) fleet WITH_FLEETS="$(WAITING_TESTS)"' '$(MAKE) ray'
+	  '$(MAKE) --keep-going ray fleet WITH_FLEETS="$(WAITING_TESTS)"'
 
 .PHONY: lint
 lint: lint-python lint-native docs ## Check style, types, the ladder of native/, the documents' links and, by clang-tidy, the rungs below TensorFlow
@@ -163,7 +162,7 @@ sanitize-address sanitize-thread: sanitize-%: $(VENV)/.build-dependencies packag
 	$(CTEST) --test-dir $(BUILD)/$*
 
 RAY_TESTS     := tests/integration/test_fleet_ray.py
-WAITING_TESTS := $(patsubst %,tests/integration/test_%.py,autotuning loadtest_fresh object_storage out_of_descriptors tracing)
+WAITING_TESTS := $(addprefix tests/integration/test_,autotuning.py object_storage.py)
 FLEET_TESTS   := $(filter-out $(RAY_TESTS),$(wildcard tests/integration/test_fleet*.py)) tests/integration/test_kubernetes.py
 
 .PHONY: integration
