@@ -43,10 +43,9 @@ Change = Callable[[predict_pb2.PredictRequest], object]
 MESSAGE_BYTES_MAX = 2**20
 """The limit for requests and replies."""
 
-# Above the needs of a small request and of threads that the server starts meanwhile on a busy machine
-# (a stack of 8 MiB each, and an arena of glibc, which reserves 128 MiB for a moment), and far below the
-# 1.2 GB of the tensors that the requests here claim to have.
-ALLOCATION_MIB_MAX = 512
+# Far above the needs of a small request (a thread's stack is 8 MiB), and far below the tensors that
+# the requests here claim to have.
+ALLOCATION_MIB_MAX = 128
 
 
 @pytest.fixture(scope="module")
