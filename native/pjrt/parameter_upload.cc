@@ -49,15 +49,13 @@ base::StatusOr<std::shared_ptr<const ParameterCopy>> ParameterUpload::Make(const
     if (charged.ok()) accelerator_.Reserve(sent_bytes_);
   }
   if (sent.ok() && wish.is_of_load) WarmUpScatters(wish.model);
+  if (is_abandoned_) {
+    accelerator_.CountAsLost();
+    lost_ = sent;
+  }
   if (!lost_.ok()) return KeepAll(std::move(charge.value()));
   plans_.clear();
   std::vector<ParameterCopy::Buffer> buffers = std::exchange(buffers_, {});
-  if (is_abandoned_) {
-    accelerator_.CountAsLost();
-    // The device may write to them, and they take its memory.
-    KeepForEver(std::make_pair(std::move(charge.value()), std::move(buffers)));
-    return sent;
-  }
   if (sent.ok()) {
     return std::make_shared<const ParameterCopy>(std::move(charge.value()), std::move(buffers));
   }

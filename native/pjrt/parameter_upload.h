@@ -104,7 +104,7 @@ class ParameterUpload {
   int64_t unpinned_bytes_ = 0;
   std::string full_reason_;
   bool is_abandoned_ = false;  // by a device that is gone
-  base::Status lost_;          // the error of a table's rows if it is
+  base::Status lost_;          // the error that shows it
 };
 
 }  // namespace millpond::pjrt
