@@ -567,70 +567,80 @@ TEST_F(SharingModelsTest, ARunsThreadIsFreeForHeldBackRequestsOfOtherGroups) {
   EXPECT_TRUE(threads.Join(4 * testing::kSecond));
 }
 
+// The first model sends many requests, and then the other one sends a request.
+class OverloadTest : public SharingModelsTest {
+ protected:
+  // Has each run of the first model do `run`.
+  void WatchOverload(std::function<void()> run) {
+    watch_ = [this, run = std::move(run)](const std::string& model) {
+      if (model == "other") {
+        begun_before_other_ = begun_count_.load();
+        has_other_ = true;
+        return;
+      }
+      ++begun_count_;
+      run();
+    };
+  }
+  void Send(int first_count) {
+    WatchRuns();
+    for (int i = 0; i < first_count; ++i) source_.Add(NewCall("first"));
+    source_.Add(NewCall("other"));
+  }
+  void ExpectOtherPassesHalfOf(int first_count) const {
+    EXPECT_TRUE(AwaitFor(has_other_, 30 * testing::kSecond));
+    EXPECT_LT(begun_before_other_, first_count / 2);
+  }
+  void AwaitAnswers() const {
+    while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
+  }
+  void End(RequestThreads* threads) {
+    AwaitAnswers();
+    threads->Stop();
+    source_.Wake(0);
+    EXPECT_TRUE(threads->Join(4 * testing::kSecond));
+  }
+
+  AddedRequests source_;
+
+ private:
+  std::atomic<bool> has_other_{false};
+  std::atomic<int> begun_count_{0}, begun_before_other_{0};
+};
+
 // No queue knows a model whose first runs go on, and all of them pass the queue: a thread that
 // waits reads one connection. Without a share, the other model would wait behind all that it sends.
-TEST_F(SharingModelsTest, AModelWhoseFirstRunsGoOnGetsItsShare) {
+TEST_F(OverloadTest, AModelWhoseFirstRunsGoOnGetsItsShare) {
   constexpr int kFirstCount = 60;
-  AddedRequests source;
-  RequestThreads threads(&source, map_.batches(), {{4}}, 100);
-  std::atomic<bool> is_over{false}, has_other{false};
-  std::atomic<int> begun_count{0}, begun_before_other{0};
-  watch_ = [&](const std::string& model) {
-    if (model == "other") {
-      begun_before_other = begun_count.load();
-      has_other = true;
-      return;
-    }
-    ++begun_count;
-    AwaitFor(is_over, 30 * testing::kSecond);
-  };
+  std::atomic<bool> is_over{false};
+  WatchOverload([&] { AwaitFor(is_over, 30 * testing::kSecond); });
+  RequestThreads threads(&source_, map_.batches(), {{4}}, 100);
   threads.Start();
   // The queue knows the other model.
   for (int i = 0; i < 20; ++i) {
-    source.Add(NewCall("other"));
-    while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
+    source_.Add(NewCall("other"));
+    AwaitAnswers();
   }
-  WatchRuns();
-  for (int i = 0; i < kFirstCount; ++i) source.Add(NewCall("first"));
-  source.Add(NewCall("other"));
-  EXPECT_TRUE(AwaitFor(has_other, 30 * testing::kSecond));
-  EXPECT_LT(begun_before_other, kFirstCount / 2);
+  Send(kFirstCount);
+  ExpectOtherPassesHalfOf(kFirstCount);
   is_over = true;
-  while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
-  threads.Stop();
-  source.Wake(0);
-  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
+  End(&threads);
 }
 
 // Each run is so short that models do not share the threads. A thread that only took what the
 // kernel reports next would run all of them first.
-TEST_F(SharingModelsTest, ShortRunsOfManyConnectionsLetOthersPass) {
+TEST_F(OverloadTest, ShortRunsOfManyConnectionsLetOthersPass) {
   constexpr int kFirstCount = 200;
-  AddedRequests source;
-  RequestThreads threads(&source, map_.batches(), {{1}}, 1);
-  std::atomic<bool> has_other{false};
-  std::atomic<int> begun_count{0}, begun_before_other{0};
-  watch_ = [&](const std::string& model) {
-    if (model == "other") {
-      begun_before_other = begun_count.load();
-      has_other = true;
-      return;
-    }
-    ++begun_count;
+  WatchOverload([] {
     const int64_t end_ns = base::MonotonicNs() + RequestThreads::kLookNs / 5;
     while (base::MonotonicNs() < end_ns) {
     }
-  };
-  WatchRuns();
-  for (int i = 0; i < kFirstCount; ++i) source.Add(NewCall("first"));
-  source.Add(NewCall("other"));
+  });
+  RequestThreads threads(&source_, map_.batches(), {{1}}, 1);
+  Send(kFirstCount);
   threads.Start();
-  EXPECT_TRUE(AwaitFor(has_other, 30 * testing::kSecond));
-  EXPECT_LT(begun_before_other, kFirstCount / 2);
-  while (limits_.admission->in_flight_count() > 0) std::this_thread::yield();
-  threads.Stop();
-  source.Wake(0);
-  EXPECT_TRUE(threads.Join(4 * testing::kSecond));
+  ExpectOtherPassesHalfOf(kFirstCount);
+  End(&threads);
 }
 
 // A network to which nothing comes. It notes the cores of the threads that wait.
